@@ -1,0 +1,132 @@
+"""The options that commands share, each written once; a command takes a group of them as one argument."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import MISSING, dataclass, fields
+from enum import Enum
+from functools import wraps
+from inspect import Parameter, signature
+from typing import Annotated, Any, Optional, get_type_hints
+
+import typer
+
+
+class Colour(str, Enum):
+    auto = "auto"
+    always = "always"
+    never = "never"
+
+
+class Format(str, Enum):
+    rich = "rich"
+    json = "json"
+    csv = "csv"
+    npz = "npz"
+    markdown = "markdown"
+    latex = "latex"
+
+
+def examples(incomplete: str) -> list[str]:
+    """Names of bundled examples, for shell completion."""
+    from attntrace.config.bundled import names
+
+    return [name for name in names() if name.startswith(incomplete)]
+
+
+Config = Annotated[
+    Optional[str],
+    typer.Argument(
+        metavar="CONFIG",
+        show_default=False,
+        autocompletion=examples,
+        help="A YAML file, the name of a bundled example, or - for standard input. Without it: the Module 05 example.",
+    ),
+]
+INPUT, OUTPUT, SHAPE = "Input", "Output", "Without a CONFIG"
+
+
+def option(*names: str, help: str, panel: str, **more: Any) -> Any:  # noqa: A002 - Typer's own word
+    return typer.Option(*names, help=help, rich_help_panel=panel, show_default=False, **more)
+
+
+@dataclass
+class Source:
+    """What to trace."""
+
+    config: Config = None
+    seed: Annotated[Optional[int], option("--seed", min=0, help="Instead of the config's seed.", panel=INPUT)] = None
+    sets: Annotated[
+        Optional[list[str]],
+        option("--set", metavar="KEY=VALUE", help="Change a key of the config or cells of a tensor; repeatable.", panel=INPUT),
+    ] = None
+    permute: Annotated[
+        Optional[str], option("--permute", metavar="1,0,2", help="Reorder the tokens of x; labels go along.", panel=INPUT)
+    ] = None
+    tokens: Annotated[Optional[int], option("--tokens", min=1, help="Number of tokens.", panel=SHAPE)] = None
+    d_model: Annotated[Optional[int], option("--d-model", min=1, help="Width of x.", panel=SHAPE)] = None
+    heads: Annotated[Optional[int], option("--heads", min=1, help="Number of heads.", panel=SHAPE)] = None
+    kv_heads: Annotated[Optional[int], option("--kv-heads", min=1, help="Number of key/value heads.", panel=SHAPE)] = None
+    causal: Annotated[bool, option("--causal", help="Mask keys after the query.", panel=SHAPE)] = False
+
+
+Steps = Annotated[Optional[str], option("--steps", metavar="a,b", help="Only these steps.", panel=OUTPUT)]
+
+
+@dataclass
+class Choice:
+    """Which part of the trace."""
+
+    steps: Steps = None
+    batch: Annotated[Optional[int], option("--batch", metavar="N", help="Only this batch item.", panel=OUTPUT)] = None
+    head: Annotated[Optional[int], option("--head", metavar="N", help="Only this head.", panel=OUTPUT)] = None
+
+
+@dataclass
+class Output:
+    """How and where to write it."""
+
+    format: Annotated[
+        Optional[Format], option("--format", help="Default: by the extension of --output, or rich.", panel=OUTPUT)
+    ] = None
+    output: Annotated[
+        Optional[str], option("--output", "-o", metavar="FILE", help="Write to FILE, whole or not at all.", panel=OUTPUT)
+    ] = None
+    precision: Annotated[
+        Optional[int], option("--precision", min=0, max=17, help="Decimals shown (4); JSON, CSV and NPZ are exact.", panel=OUTPUT)
+    ] = None
+    full: Annotated[bool, option("--full", help="Print large tensors whole.", panel=OUTPUT)] = False
+    color: Annotated[Colour, option("--color", help="auto obeys NO_COLOR and FORCE_COLOR.", panel=OUTPUT)] = Colour.auto
+    quiet: Annotated[bool, option("--quiet", "-q", help="Exit code and errors only.", panel=OUTPUT)] = False
+    debug: Annotated[bool, option("--debug", help="Show the traceback of an error.", panel=OUTPUT)] = False
+
+
+GROUPS = (Source, Choice, Output)
+
+
+def grouped(function: Callable[..., None]) -> Callable[..., None]:
+    """A command whose arguments of type Source, Choice or Output appear to Typer as the options that they are made of."""
+    hints = get_type_hints(function, include_extras=True)
+    parameters: list[Parameter] = []
+    for name, parameter in signature(function).parameters.items():
+        group = hints[name]
+        flat = [own(f, get_type_hints(group, include_extras=True)) for f in fields(group)] if group in GROUPS else None
+        parameters += flat or [parameter.replace(annotation=group, kind=Parameter.KEYWORD_ONLY)]
+
+    @wraps(function)
+    def command(**given: Any) -> None:
+        arguments = {}
+        for name in signature(function).parameters:
+            group = hints[name]
+            arguments[name] = group(**{f.name: given[f.name] for f in fields(group)}) if group in GROUPS else given[name]
+        function(**arguments)
+
+    command.__signature__ = signature(function).replace(parameters=parameters)  # type: ignore[attr-defined]
+    command.__annotations__ = {p.name: p.annotation for p in parameters}
+    del command.__wrapped__  # type: ignore[attr-defined]
+    return command
+
+
+def own(f: Any, hints: dict[str, Any]) -> Parameter:
+    default = Parameter.empty if f.default is MISSING else f.default
+    return Parameter(f.name, Parameter.KEYWORD_ONLY, default=default, annotation=hints[f.name])

@@ -1,0 +1,284 @@
+"""The config as pydantic models: what keys there are, of what kind, with which defaults.
+
+The models check a config key by key (`check`), and print themselves as a JSON Schema for editors (`json_schema`). They hold
+no numbers: tensors are read by `tensors`, and shapes are checked by `attntrace.problem`, which sees them all together.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Annotated, Any, Literal
+
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    Discriminator,
+    Field,
+    Tag,
+    TypeAdapter,
+    ValidationError,
+    WithJsonSchema,
+)
+
+from attntrace.config.tensors import called, found
+from attntrace.errors import Fault, Path, nearest
+
+Generator = Literal["numpy", "numpy-legacy", "torch"]
+DType = Literal["float64", "float32", "float16", "bfloat16"]
+Alignment = Literal["top-left", "bottom-right"]
+Seed = Annotated[int, Field(ge=0, lt=2**64)]
+Count = Annotated[int, Field(ge=1, lt=2**31)]
+
+
+class Model(BaseModel):
+    model_config = ConfigDict(extra="forbid", strict=True, defer_build=True, arbitrary_types_allowed=True)
+
+
+class FileTensor(Model):
+    """An array in a file."""
+
+    file: str = Field(description=".npy, .npz, .csv or .safetensors; a relative path is relative to the config")
+    key: str | None = Field(None, description="the array's name in an .npz or .safetensors file")
+
+
+class DrawTensor(Model):
+    """A random array, the same each time."""
+
+    draw: Literal["normal", "uniform", "integers"]
+    shape: list[Count] = Field(min_length=1, max_length=4)
+    mean: float = Field(0.0, description="of draw: normal")
+    std: float = Field(1.0, ge=0, description="of draw: normal")
+    low: float = Field(0.0, description="of draw: uniform and integers; included")
+    high: float | None = Field(None, description="of draw: uniform (1 unless given) and integers; excluded")
+    decimals: int | None = Field(None, ge=0, le=17, description="round to so many decimals")
+    dtype: DType | None = Field(None, description="the dtype that the numbers are drawn in, before the dtype of the trace")
+    seed: Seed | None = Field(None, description="instead of the config's seed")
+    generator: Generator | None = Field(None, description="instead of the config's generator")
+
+
+def kind_of_tensor(value: Any) -> str | None:
+    if isinstance(value, Mapping):
+        return next((kind for kind in ("draw", "file") if kind in value), None)
+    return "numbers"
+
+
+NUMBERS = {
+    "description": "numbers in nested lists, a row a list",
+    "type": "array",
+    "items": {"anyOf": [{"type": ["number", "boolean"]}, {"type": "array"}]},
+}
+Numbers = Annotated[Any, WithJsonSchema(NUMBERS)]
+Tensor = Annotated[
+    Annotated[Numbers, Tag("numbers")] | Annotated[FileTensor, Tag("file")] | Annotated[DrawTensor, Tag("draw")],
+    Discriminator(kind_of_tensor),
+]
+
+
+class CausalMask(Model):
+    """Keys at the query's own position and before."""
+
+    causal: Alignment = Field(description="which query and key stand side by side when there are not as many of each")
+
+
+class KeepMask(Model):
+    """1 = may attend (the sense of torch's scaled_dot_product_attention)."""
+
+    keep: Tensor
+
+
+class IgnoreMask(Model):
+    """1 = may not attend (the sense of torch.nn.MultiheadAttention)."""
+
+    ignore: Tensor
+
+
+class AddMask(Model):
+    """Numbers added to the scaled scores; −.inf hides a key."""
+
+    add: Tensor
+
+
+class PaddingMask(Model):
+    """How many real keys there are in each batch item."""
+
+    padding: list[Annotated[int, Field(ge=0)]] = Field(min_length=1)
+
+
+class WindowSize(Model):
+    left: int | None = Field(None, ge=0, description="keys before the query's position; no limit unless given")
+    right: int | None = Field(None, ge=0, description="keys after the query's position; no limit unless given")
+    align: Alignment | None = Field(None, description="needed when there are not as many queries as keys")
+
+
+class WindowMask(Model):
+    """Keys near the query's position, both ends included."""
+
+    window: WindowSize
+
+
+MASKS = {
+    "causal": CausalMask,
+    "keep": KeepMask,
+    "ignore": IgnoreMask,
+    "add": AddMask,
+    "padding": PaddingMask,
+    "window": WindowMask,
+}
+
+
+def kind_of_mask(value: Any) -> str | None:
+    if isinstance(value, Mapping):
+        return next((kind for kind in MASKS if kind in value), None)
+    return "name"
+
+
+Mask = Annotated[
+    Annotated[Literal["causal"], Tag("name")]
+    | Annotated[CausalMask, Tag("causal")]
+    | Annotated[KeepMask, Tag("keep")]
+    | Annotated[IgnoreMask, Tag("ignore")]
+    | Annotated[AddMask, Tag("add")]
+    | Annotated[PaddingMask, Tag("padding")]
+    | Annotated[WindowMask, Tag("window")],
+    Discriminator(kind_of_mask),
+]
+Masks = Annotated[
+    Annotated[list[Mask], Tag("all")] | Annotated[Mask, Tag("one")],
+    Discriminator(lambda value: "all" if isinstance(value, list) else "one"),
+]
+
+
+class Dropout(Model):
+    """Dropout on the attention weights."""
+
+    rate: float = Field(ge=0, lt=1, description="the probability that a weight is set to zero")
+    seed: Seed | None = Field(None, description="instead of the config's seed")
+    generator: Generator | None = Field(None, description="instead of the config's generator")
+
+
+Scale = Annotated[
+    Annotated[Literal["auto"], Tag("auto")] | Annotated[float, Tag("number")],
+    Discriminator(lambda value: "auto" if value == "auto" else "number"),
+]
+Labels = Annotated[list[str], Field(min_length=1)]
+
+
+class Config(Model):
+    """An attention layer to trace."""
+
+    title: str | None = Field(None, description="shown as the heading")
+    source: str | None = Field(None, description="where the numbers come from")
+    tokens: Labels | None = Field(None, description="labels of the tokens of x; always text")
+    kv_tokens: Labels | None = Field(None, description="labels of the tokens of x_kv; always text")
+    dtype: DType = Field("float64", description="of every step")
+    seed: Seed | None = Field(None, description="of every draw that has none of its own")
+    generator: Generator = Field("numpy", description="of every draw that has none of its own")
+    x: Tensor | None = Field(None, description="(token, d_model) or (batch, token, d_model)")
+    x_kv: Tensor | None = Field(None, description="what keys and values are made from, in cross-attention")
+    w_q: Tensor | None = Field(None, description="(d_model, heads · d_k)")
+    w_k: Tensor | None = Field(None, description="(d_model, kv_heads · d_k)")
+    w_v: Tensor | None = Field(None, description="(d_model, kv_heads · d_v)")
+    w_qkv: Tensor | None = Field(None, description="w_q, w_k and w_v in one matrix; see qkv_layout")
+    b_q: Tensor | None = Field(None, description="(heads · d_k)")
+    b_k: Tensor | None = Field(None, description="(kv_heads · d_k)")
+    b_v: Tensor | None = Field(None, description="(kv_heads · d_v)")
+    b_qkv: Tensor | None = Field(None, description="the biases in one, laid out as w_qkv")
+    w_o: Tensor | None = Field(None, description="(heads · d_v, d_out)")
+    b_o: Tensor | None = Field(None, description="(d_out)")
+    q: Tensor | None = Field(None, description="(token, d), (head, token, d) or (batch, head, token, d), with k and v")
+    k: Tensor | None = Field(None, description="see q")
+    v: Tensor | None = Field(None, description="see q")
+    weight_layout: Literal["in_out", "out_in"] = Field("in_out", description="x @ W, or x @ Wᵀ as torch.nn.Linear stores it")
+    qkv_layout: Literal["q|k|v", "per-head", "per-group"] = Field("q|k|v", description="how w_qkv holds its three parts")
+    heads: Count | None = Field(None, description="number of query heads; without it there is no head axis")
+    kv_heads: Count | None = Field(None, description="number of key/value heads; must divide heads")
+    scale: Scale = Field("auto", description="what scores are multiplied by; auto is 1/√d_k")
+    mask: Masks | None = Field(None, description="one mask or a list of them; a key must pass all")
+    masked_row: Literal["zero", "nan"] = Field("zero", description="the weights of a query that may attend to nothing")
+    dropout: Dropout | None = None
+    expect: dict[str, Any] | None = Field(None, description="claimed numbers, a step name to an array, for check")
+
+
+MODELS = (FileTensor, DrawTensor, WindowSize, Dropout)
+NESTED = {*MASKS, *(name for model in MODELS for name in model.model_fields)}
+EXPECTED = {
+    "int_type": "a whole number",
+    "float_type": "a number",
+    "string_type": "text",
+    "list_type": "a list",
+    "model_type": "a mapping",
+    "dict_type": "a mapping",
+    "too_short": "at least one entry",
+    "too_long": "at most {max_length} entries",
+    "greater_than_equal": "at least {ge}",
+    "less_than": "less than {lt}",
+    "less_than_equal": "at most {le}",
+    "literal_error": "{expected}",
+}
+
+
+def check(data: Mapping[str, Any]) -> list[Fault]:
+    """Everything that is wrong with the keys of a config, each value taken by itself."""
+    known = {name: value for name, value in data.items() if name in Config.model_fields}
+    faults = [Fault(f"unknown key {name!r}{nearest(name, Config.model_fields)}", (name,)) for name in data if name not in known]
+    try:
+        Config.model_validate(known)
+    except ValidationError as error:
+        faults += [translate(e, data) for e in error.errors(include_url=False)]
+    return faults
+
+
+def translate(error: Mapping[str, Any], data: Mapping[str, Any]) -> Fault:
+    """A pydantic error as a fault: our sentence, and the path in the config."""
+    path, kind, value = locate(error["loc"], data), error["type"], error["input"]
+    last = str(error["loc"][-1])
+    if kind == "missing":
+        return Fault(f"{called(path)}: {last} is missing", path)
+    if kind == "extra_forbidden":
+        return Fault(f"{called(path[:-1])}: unknown key {last!r}{nearest(last, NESTED)}", path)
+    if kind == "union_tag_not_found":
+        return Fault(f"{called(path)}: expected {choices(path, value)}, found {keys(value)}", path)
+    expected = EXPECTED.get(kind, error["msg"]).format(**error.get("ctx", {}))
+    hint = nearest(value, words(expected)) if kind == "literal_error" and isinstance(value, str) else ""
+    return Fault(f"{called(path)}: expected {alternatives(path, expected)}, found {found(value)}{hint}", path)
+
+
+def locate(loc: Sequence[str | int], data: Any) -> Path:
+    """The path in the data that pydantic's location means: the same, without the names of the union members it tried."""
+    if not loc:
+        return ()
+    head, *rest = loc
+    skipped = locate(rest, data)
+    inside = isinstance(data, list) and isinstance(head, int) or isinstance(data, Mapping) and head in data
+    taken = (head, *locate(rest, data[head])) if inside else ()
+    return taken if len(taken) > len(skipped) else skipped
+
+
+def words(expected: str) -> list[str]:
+    """The choices in pydantic's list of them: "'a', 'b' or 'c'"."""
+    return expected.replace("'", "").replace(" or ", ", ").split(", ")
+
+
+def alternatives(path: Path, expected: str) -> str:
+    """What may stand at `path`, where that is more than the one kind that pydantic settled on."""
+    if path == ("scale",):
+        return "a number or auto"
+    if expected == "'causal'":
+        return f"causal, or one of {', '.join(f'{{{kind}: …}}' for kind in MASKS)}"
+    return expected
+
+
+def choices(path: Path, value: Any) -> str:
+    if path[0] == "mask" and not set(path) & set(MASKS):
+        return f"one of the masks {', '.join(MASKS)}"
+    return "numbers in lists, {file: …} or {draw: …}"
+
+
+def keys(value: Any) -> str:
+    return f"a mapping with {', '.join(map(repr, value))}" if value else "an empty mapping"
+
+
+def json_schema() -> dict[str, Any]:
+    """The JSON Schema (2020-12) of a config."""
+    schema = TypeAdapter(Config).json_schema()
+    return {"$schema": "https://json-schema.org/draft/2020-12/schema", **schema}

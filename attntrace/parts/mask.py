@@ -1,0 +1,230 @@
+"""Masks: which keys a query may attend to. Each says its convention; together they make one effective mask.
+
+The effective mask M is what is added to the scaled scores: 0 where a query may attend, −∞ where it may not, and the numbers
+of additive masks. A key must pass all masks.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from attntrace.errors import AttnTraceError, Fault, Path
+from attntrace.ops import AddMask
+from attntrace.problem import Problem
+from attntrace.trace import Array as Values
+from attntrace.trace import Note, Step, Trace
+
+ALIGNMENTS = ("top-left", "bottom-right")
+FULL = ("batch", "head", "query", "key")
+
+
+def mask(t: Trace, p: Problem, s: Step) -> Step:
+    """Add the effective mask to the scores, if there is any."""
+    if not p.options.masks:
+        return s
+    axes = mask_axes(p)
+    missing = tuple(i for i, axis in enumerate(s.axes) if axis not in axes)
+    parts = " and ".join(m.formula for m in p.options.masks)
+    m = t.given("mask", "M", axes, lambda: effective(p), f"0 where {parts}, −∞ elsewhere")
+    return t("masked", f"S″ = {s.symbol} + M", s.axes, AddMask(missing), s, m)
+
+
+def mask_axes(p: Problem) -> tuple[str, ...]:
+    """The axes of the effective mask: query and key, and those of batch and head along which it differs."""
+    differs = frozenset().union(*(m.axes(p) for m in p.options.masks))
+    return tuple(axis for axis in p.lead if axis in differs) + ("query", "key")
+
+
+def effective(p: Problem) -> Values:
+    """All masks added up, of shape `mask_axes(p)`, in the dtype of the trace."""
+    axes = mask_axes(p)
+    full = tuple(p.sizes[axis] if axis in axes else 1 for axis in FULL)
+    total = np.zeros(full, dtype=p.options.dtype)
+    for m in p.options.masks:
+        total += m.bias(p).astype(total.dtype, copy=False)
+    return total.reshape([p.sizes[axis] for axis in axes])
+
+
+def blocked(allowed: Values) -> Values:
+    """0 where `allowed`, −∞ where not; 4 axes."""
+    bias = np.zeros(allowed.shape, dtype=np.float32)
+    bias[~allowed] = -np.inf
+    return bias[(None,) * (4 - bias.ndim)]
+
+
+def positions(p: Problem, align: str | None) -> tuple[Values, Values]:
+    """The position of each query (a column) and key (a row). With "bottom-right" the last query stands at the last key."""
+    queries, keys = np.arange(p.sizes["query"]), np.arange(p.sizes["key"])
+    offset = p.sizes["key"] - p.sizes["query"] if align == "bottom-right" else 0
+    return queries[:, None] + offset, keys[None, :]
+
+
+def unaligned(p: Problem, what: str, align: str | None, cure: str, path: Path) -> Iterator[Fault]:
+    """With as many queries as keys there is one way to align them; else the config must say which."""
+    queries, keys = p.sizes["query"], p.sizes["key"]
+    if align is None and queries != keys:
+        yield Fault(
+            f"mask: {what} is ambiguous with {queries} queries and {keys} keys: say {cure.format('top-left')} "
+            f"(the first query stands at the first key) or {cure.format('bottom-right')} (the last at the last)",
+            path,
+        )
+
+
+@dataclass(frozen=True)
+class Causal:
+    """A query may attend to keys at its own position and before."""
+
+    align: str | None = None
+    path: Path = ("mask",)
+
+    @property
+    def formula(self) -> str:
+        return "key ≤ query" + (f" ({self.align})" if self.align else "")
+
+    def axes(self, p: Problem) -> frozenset[str]:
+        return frozenset()
+
+    def check(self, p: Problem) -> Iterator[Fault]:
+        return unaligned(p, "causal", self.align, "{{causal: {}}}", self.path)
+
+    def bias(self, p: Problem) -> Values:
+        query, key = positions(p, self.align)
+        return blocked(key <= query)
+
+
+@dataclass(frozen=True)
+class Window:
+    """A query may attend from `left` keys before its position to `right` keys after, both included; None is no limit."""
+
+    left: int | None = None
+    right: int | None = None
+    align: str | None = None
+    path: Path = ("mask",)
+
+    @property
+    def formula(self) -> str:
+        left = "" if self.left is None else f"query − {self.left} ≤ "
+        right = "" if self.right is None else f" ≤ query + {self.right}"
+        return f"{left}key{right}"
+
+    def axes(self, p: Problem) -> frozenset[str]:
+        return frozenset()
+
+    def check(self, p: Problem) -> Iterator[Fault]:
+        return unaligned(p, "a window", self.align, "align: {}", self.path)
+
+    def bias(self, p: Problem) -> Values:
+        query, key = positions(p, self.align)
+        allowed = np.ones((p.sizes["query"], p.sizes["key"]), dtype=bool)
+        if self.left is not None:
+            allowed &= key >= query - self.left
+        if self.right is not None:
+            allowed &= key <= query + self.right
+        return blocked(allowed)
+
+
+@dataclass(frozen=True)
+class Padding:
+    """The first lengths[b] keys of batch item b are real; no query may attend to the others."""
+
+    lengths: tuple[int, ...]
+    path: Path = ("mask",)
+
+    @property
+    def formula(self) -> str:
+        return f"key < length {list(self.lengths)}"
+
+    def axes(self, p: Problem) -> frozenset[str]:
+        return frozenset({"batch"}) & set(p.sizes)
+
+    def check(self, p: Problem) -> Iterator[Fault]:
+        items, keys = p.sizes.get("batch", 1), p.sizes["key"]
+        if len(self.lengths) != items:
+            what = f"{items} lengths (one for each batch item)" if p.batched else "1 length (there is no batch axis)"
+            yield Fault(f"mask: padding: expected {what}, found {len(self.lengths)}", self.path)
+        for i, n in enumerate(self.lengths):
+            if not 0 <= n <= keys:
+                yield Fault(f"mask: padding: expected a length from 0 to {keys} (the keys), found {n}", (*self.path, i))
+
+    def bias(self, p: Problem) -> Values:
+        key = np.arange(p.sizes["key"])
+        return blocked(key < np.array(self.lengths)[:, None, None, None])
+
+
+@dataclass(frozen=True)
+class Array:
+    """A mask given as an array: `sense` "keep" (1 = may attend), "ignore" (1 = may not) or "add" (added to the scores).
+
+    `name` is its name among the problem's sources. Its axes are the last ones of (batch, head, query, key), as NumPy has
+    it; an axis of 1 serves all.
+    """
+
+    sense: str
+    name: str
+    path: Path = ("mask",)
+
+    @property
+    def formula(self) -> str:
+        return {"keep": "keep is 1", "ignore": "ignore is 0", "add": "nothing is added"}[self.sense]
+
+    def shape(self, p: Problem) -> tuple[int, ...]:
+        """The shape with leading axes of 1, up to four axes; (batch, query, key) where there are no heads."""
+        shape = tuple(p.sources[self.name].shape)
+        if len(shape) == 3 and not p.headed:
+            shape = (shape[0], 1, *shape[1:])
+        return (1,) * (4 - len(shape)) + shape
+
+    def axes(self, p: Problem) -> frozenset[str]:
+        return frozenset(axis for axis, size in zip(FULL, self.shape(p), strict=True) if size > 1 and axis in p.lead)
+
+    def check(self, p: Problem) -> Iterator[Fault]:
+        shape, axes = p.sources[self.name].shape, (*p.lead, "query", "key")
+        fits = all(n in (1, p.sizes[axis]) for n, axis in zip(reversed(shape), reversed(axes), strict=False))
+        if not 1 <= len(shape) <= len(axes) or not fits:
+            wanted = " × ".join(f"{axis} {p.sizes[axis]}" for axis in axes)
+            found = by(shape) or "a single number"
+            yield Fault(f"mask: {self.sense}: expected {wanted} (leading axes may be left out or 1), found {found}", self.path)
+
+    def bias(self, p: Problem) -> Values:
+        array = p.arrays[self.name].reshape(self.shape(p))
+        if self.sense == "add":
+            return array
+        odd = array[(array != 0) & (array != 1)]
+        if odd.size:
+            raise AttnTraceError(
+                Fault(f"mask: {self.sense}: expected 0 and 1 (or false and true), found {odd[0]:g}; to add numbers say add", self.path)
+            )
+        return blocked((array == 1) == (self.sense == "keep"))
+
+
+def remarks(p: Problem) -> Iterator[Note]:
+    """What the shapes of the masks should make a careful reader look at."""
+    for m in p.options.masks:
+        if isinstance(m, Array):
+            yield from _shape_remarks(m, tuple(p.sources[m.name].shape), p)
+
+
+def _shape_remarks(m: Array, shape: tuple[int, ...], p: Problem) -> Iterator[Note]:
+    stretched = _stretched(shape, p)
+    if stretched:
+        yield Note("mask-broadcast", "mask", f"the {m.sense} mask of shape {by(shape)} {stretched}")
+    if len(shape) == 3 and p.batched and p.headed and p.sizes["batch"] == p.sizes["head"]:
+        yield Note(
+            "mask-ambiguous",
+            "mask",
+            f"the {m.sense} mask has 3 axes, read as (head, query, key); batch and heads are both {p.sizes['head']}, so if "
+            "it was meant as (batch, query, key) give it 4 axes: (batch, 1, query, key)",
+        )
+
+
+def _stretched(shape: Sequence[int], p: Problem) -> str:
+    axes = (*p.lead, "query", "key")[-len(shape) :]
+    once = [axis for axis, n in zip(axes, shape, strict=True) if n == 1 < p.sizes[axis]]
+    return f"is used alike for all {' and '.join(f'{p.sizes[axis]} of {axis}' for axis in once)}" if once else ""
+
+
+def by(shape: Sequence[int]) -> str:
+    return " × ".join(map(str, shape))

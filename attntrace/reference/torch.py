@@ -1,0 +1,311 @@
+"""PyTorch as the reference: linear, matmul, softmax, scaled_dot_product_attention and nn.MultiheadAttention.
+
+Each step is recomputed by torch from the trace's own earlier steps, so that a step that is wrong is told apart from those
+that only carry its error on. Then torch's own attention goes the whole way in one call.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import numpy as np
+
+from attntrace.errors import MissingPackage
+from attntrace.parts import mask as masks
+from attntrace.problem import Problem
+from attntrace.reference import Opinion
+from attntrace.trace import Array
+
+try:
+    import torch
+    from torch.nn import functional as F  # noqa: N812 - the name everybody uses
+except ImportError:
+    raise MissingPackage("verify", "torch", "torch") from None
+
+NAME = "torch"
+Tensor = Any
+
+
+def version() -> str:
+    return str(torch.__version__).partition("+")[0]
+
+
+def tensor(array: Array) -> Tensor:
+    """An array as a tensor of the same dtype; bfloat16, which NumPy hands over as bytes, by way of float32."""
+    if array.dtype.name == "bfloat16":
+        return torch.from_numpy(array.astype(np.float32)).to(torch.bfloat16)
+    return torch.from_numpy(np.ascontiguousarray(array))
+
+
+def array(t: Tensor) -> Array:
+    """A tensor as an array; bfloat16 widened to float32, which is exact."""
+    t = t.detach()
+    return np.asarray((t.float() if t.dtype == torch.bfloat16 else t).numpy())
+
+
+# ------------------------------------------------------------------ step by step
+
+
+def steps(p: Problem, have: Mapping[str, Array]) -> Iterator[tuple[str, str, Array]]:
+    """(step, what torch calls it, its values) for every step of the trace `have` that torch can give."""
+    for name in have:
+        if name in STEPS:
+            what, compute = STEPS[name]
+            got = compute(p, Arrays(have))
+            if got is not None:
+                yield name, what, array(got)
+
+
+class Arrays:
+    """The arrays of a trace as tensors: `a["q"]`; `a.get` gives None for a step that is not there."""
+
+    def __init__(self, have: Mapping[str, Array]) -> None:
+        self.have = have
+
+    def __getitem__(self, name: str) -> Tensor:
+        return tensor(self.have[name])
+
+    def get(self, name: str) -> Tensor | None:
+        return self[name] if name in self.have else None
+
+    def last(self, *names: str) -> Tensor:
+        """The last one of `names` that the trace has."""
+        return self[[name for name in names if name in self.have][-1]]
+
+
+def linear(p: Problem, x: Tensor, w: Tensor, b: Tensor | None) -> Tensor:
+    """torch's linear wants weights stored (out, in)."""
+    return F.linear(x, w if p.options.transposed else w.mT.contiguous(), b)
+
+
+def heads_first(t: Tensor, heads: int) -> Tensor:
+    """(…, token, heads · d) to (…, head, token, d)."""
+    return t.unflatten(-1, (heads, -1)).transpose(-3, -2)
+
+
+def project(p: Problem, a: Arrays, letter: str) -> Tensor | None:
+    if not p.projected:
+        merged = a.get(f"{letter}_merged")
+        return None if merged is None else heads_first(merged, p.options.kv_heads or p.options.heads if letter != "q" else p.options.heads)
+    x = a["x"] if letter == "q" or not p.cross else a["x_kv"]
+    if "w_qkv" in p.sources:
+        return unfused(p, linear(p, x, a["w_qkv"], a.get("b_qkv")), letter)
+    y = linear(p, x, a[f"w_{letter}"], a.get(f"b_{letter}"))
+    return y if p.options.heads is None else heads_first(y, counts(p)["qkv".index(letter)])
+
+
+def counts(p: Problem) -> tuple[int, int, int]:
+    """How many heads there are of queries, keys and values."""
+    heads = p.options.heads or 1
+    groups = p.options.kv_heads or heads
+    return heads, groups, groups
+
+
+def unfused(p: Problem, y: Tensor, letter: str) -> Tensor:
+    """Queries, keys or values out of a fused projection, whose outputs lie as qkv_layout says."""
+    heads, groups, _ = counts(p)
+    which, n = "qkv".index(letter), heads // groups
+    d = y.shape[-1] // (heads + 2 * groups)
+    if p.options.qkv_layout == "q|k|v":
+        part = y.split([heads * d, groups * d, groups * d], dim=-1)[which]
+    else:
+        part = y.unflatten(-1, (groups, n + 2, d)).split([n, 1, 1], dim=-2)[which].flatten(-3)
+    return part if p.options.heads is None else heads_first(part, counts(p)[which])
+
+
+def scaled(p: Problem, a: Arrays) -> Tensor:
+    s = a["scores"]
+    return s.mul(p.options.scale) if p.options.scale is not None else s.div(a["q"].shape[-1] ** 0.5)
+
+
+def allowed(p: Problem, m: Any, a: Arrays) -> Tensor:
+    """Which keys a mask allows, as booleans that broadcast to (batch, head, query, key)."""
+    queries, keys = a["scores"].shape[-2:]
+    offset = keys - queries if getattr(m, "align", None) == "bottom-right" else 0
+    full = torch.ones(queries, keys, dtype=torch.bool)
+    if isinstance(m, masks.Causal):
+        return full.tril(diagonal=offset)
+    if isinstance(m, masks.Window):
+        right = full if m.right is None else full.tril(diagonal=offset + m.right)
+        return right if m.left is None else right.triu(diagonal=offset - m.left)
+    if isinstance(m, masks.Padding):
+        return torch.arange(keys).lt(torch.tensor(m.lengths).view(-1, 1, 1, 1))
+    given = four_axes(p, tensor(p.arrays[m.name]))
+    return given.ne(0) if m.sense == "keep" else given.eq(0)
+
+
+def four_axes(p: Problem, t: Tensor) -> Tensor:
+    if t.dim() == 3 and not p.headed:
+        return t.unsqueeze(1)
+    return t.view(*(1,) * (4 - t.dim()), *t.shape)
+
+
+def mask(p: Problem, a: Arrays) -> Tensor:
+    """The masks one after the other, filled in with −∞."""
+    total = torch.zeros((), dtype=a["scores"].dtype)
+    for m in p.options.masks:
+        if isinstance(m, masks.Array) and m.sense == "add":
+            total = total + four_axes(p, tensor(p.arrays[m.name]))
+        else:
+            keep = allowed(p, m, a)
+            total = total.expand(torch.broadcast_shapes(total.shape, keep.shape)).masked_fill(~keep, -torch.inf)
+    axes = masks.mask_axes(p)
+    full = [p.sizes[axis] if axis in axes else 1 for axis in ("batch", "head", "query", "key")]
+    return total.expand(full).reshape(a["mask"].shape)
+
+
+def masked(p: Problem, a: Arrays) -> Tensor:
+    return a["scaled"] + aligned(p, a["mask"], a["scaled"])
+
+
+def aligned(p: Problem, m: Tensor, scores: Tensor) -> Tensor:
+    """A mask over (batch, query, key) beside scores that have heads gets an axis of one head."""
+    return m.unsqueeze(1) if p.batched and p.headed and m.dim() == 3 and m.shape[0] == scores.shape[0] and not per_head(p) else m
+
+
+def per_head(p: Problem) -> bool:
+    return "head" in masks.mask_axes(p)
+
+
+def weights(p: Problem, a: Arrays) -> Tensor:
+    s = a.last("scaled", "masked")
+    w = F.softmax(s, dim=-1)
+    empty = s.isneginf().all(dim=-1, keepdim=True)
+    return w if p.options.masked_row == "nan" else w.masked_fill(empty, 0)
+
+
+def dropped(p: Problem, a: Arrays) -> Tensor:
+    return a["weights"].where(a["keep"].ne(0), 0).div(1 - (p.options.dropout or 0))
+
+
+def attended(p: Problem, a: Arrays) -> Tensor:
+    return a.last("weights", "dropped") @ a.last("v", "v_shared")
+
+
+def concat(p: Problem, a: Arrays) -> Tensor:
+    c = a["context"]
+    return c.transpose(-3, -2).flatten(-2) if p.headed else c
+
+
+def output(p: Problem, a: Arrays) -> Tensor:
+    if "concat" not in a.have:
+        return attended(p, a)
+    return linear(p, a["concat"], a["w_o"], a.get("b_o")) if "w_o" in a.have else a["concat"]
+
+
+def shared(p: Problem, a: Arrays, name: str) -> Tensor:
+    return a[name].repeat_interleave(p.group, dim=-3)
+
+
+STEPS = {
+    "q": ("linear", lambda p, a: project(p, a, "q")),
+    "k": ("linear", lambda p, a: project(p, a, "k")),
+    "v": ("linear", lambda p, a: project(p, a, "v")),
+    "k_shared": ("repeat_interleave", lambda p, a: shared(p, a, "k")),
+    "v_shared": ("repeat_interleave", lambda p, a: shared(p, a, "v")),
+    "scores": ("matmul", lambda p, a: a["q"] @ a.last("k", "k_shared").mT),
+    "scaled": ("div", scaled),
+    "mask": ("masked_fill", mask),
+    "masked": ("add", masked),
+    "weights": ("softmax", weights),
+    "dropped": ("where, div", dropped),
+    "context": ("matmul", attended),
+    "concat": ("transpose, flatten", concat),
+    "output": ("linear or matmul", output),
+}
+
+
+# ------------------------------------------------------------------ the whole way
+
+
+def whole(p: Problem, have: Mapping[str, Array]) -> Iterator[Opinion]:
+    """What scaled_dot_product_attention and nn.MultiheadAttention give, where they can express the problem."""
+    if p.options.dropout is None and p.options.masked_row == "zero":
+        yield fused(p, Arrays(have))
+    if multihead_fits(p, have):
+        yield from multihead(p, Arrays(have))
+
+
+def fused(p: Problem, a: Arrays) -> Opinion:
+    """scaled_dot_product_attention from q, k and v on."""
+    bias = aligned(p, a["mask"], a["scores"]) if p.options.masks else None
+    q, k, v = (a[name] for name in "qkv")
+    grouped = {"enable_gqa": True} if p.group > 1 else {}
+    out = F.scaled_dot_product_attention(q, k, v, attn_mask=bias, scale=p.options.scale, **grouped)
+    step = "context" if "context" in a.have else "output"
+    return Opinion(step, "scaled_dot_product_attention", ("q", "k", "v", "mask"), array(out))
+
+
+def multihead_fits(p: Problem, have: Mapping[str, Array]) -> bool:
+    """nn.MultiheadAttention has square w_q and w_o as wide as x, d_k = d_v, the usual scale, and no row without keys."""
+    if not p.projected or p.options.dropout is not None or p.options.scale is not None or p.group > 1:
+        return False
+    width = p.sizes["d_model"]
+    inner = p.sizes["d_k"] * p.sizes.get("head", 1)
+    square = inner == width == p.sizes["d_v"] * p.sizes.get("head", 1) == p.sizes.get("d_out", width)
+    biases = {name for name in ("b_q", "b_k", "b_v") if name in p.sources}
+    whole_rows = not np.isneginf(have.get("masked", have["scaled"]).astype(np.float32).max(axis=-1)).any()
+    return square and len(biases) in (0, 3) and whole_rows and np.dtype(p.options.dtype).itemsize >= 4
+
+
+def multihead(p: Problem, a: Arrays) -> Iterator[Opinion]:
+    """nn.MultiheadAttention from x on, without averaging its weights over heads."""
+    module = filled(p, a)
+    x, x_kv = (t if p.batched else t.unsqueeze(0) for t in (a["x"], a.last("x", "x_kv")))
+    with torch.no_grad():
+        out, w = module(x, x_kv, x_kv, attn_mask=multihead_mask(p, a), average_attn_weights=False)
+    what = "nn.MultiheadAttention"
+    start = tuple(name for name in a.have if name in p.sources) + ("mask",)
+    lead = a["weights"].shape
+    yield Opinion("weights", what, start, array(w.reshape(lead)))
+    yield Opinion("output", what, start, array(out if p.batched else out.squeeze(0)))
+
+
+def filled(p: Problem, a: Arrays) -> Any:
+    """A module with the problem's weights; what is not given is the identity, or zero."""
+    width, heads = p.sizes["d_model"], p.sizes.get("head", 1)
+    x_kv = a.last("x", "x_kv")
+    dtype = a["x"].dtype
+    module = torch.nn.MultiheadAttention(width, heads, kdim=x_kv.shape[-1], vdim=x_kv.shape[-1], batch_first=True, dtype=dtype)
+    q, k, v = (weight(p, a, letter) for letter in "qkv")
+    if module.in_proj_weight is None:
+        own = {"q_proj_weight": q[0], "k_proj_weight": k[0], "v_proj_weight": v[0]}
+    else:
+        own = {"in_proj_weight": torch.cat([q[0], k[0], v[0]])}
+    bias = torch.cat([q[1], k[1], v[1]])
+    w_o = stored(p, a["w_o"]) if "w_o" in a.have else torch.eye(width, dtype=dtype)
+    b_o = a.get("b_o")
+    rest = {"in_proj_bias": bias, "out_proj.weight": w_o, "out_proj.bias": torch.zeros(width, dtype=dtype) if b_o is None else b_o}
+    module.load_state_dict(own | rest)
+    return module.eval()
+
+
+def stored(p: Problem, w: Tensor) -> Tensor:
+    return w if p.options.transposed else w.mT
+
+
+def weight(p: Problem, a: Arrays, letter: str) -> tuple[Tensor, Tensor]:
+    """Weight (out, in) and bias of one projection; of a fused one, the rows that its layout gives to this letter."""
+    if "w_qkv" not in p.sources:
+        w, b = stored(p, a[f"w_{letter}"]), a.get(f"b_{letter}")
+        return w, torch.zeros(w.shape[0], dtype=w.dtype) if b is None else b
+    w, b = stored(p, a["w_qkv"]), a.get("b_qkv")
+    b = torch.zeros(w.shape[0], dtype=w.dtype) if b is None else b
+    heads = p.options.heads or 1
+    if p.options.qkv_layout == "q|k|v":
+        return w.chunk(3)["qkv".index(letter)], b.chunk(3)["qkv".index(letter)]
+    which = "qkv".index(letter)
+    return w.unflatten(0, (heads, 3, -1))[:, which].flatten(0, 1), b.unflatten(0, (heads, 3, -1))[:, which].flatten()
+
+
+def multihead_mask(p: Problem, a: Arrays) -> Tensor | None:
+    """The module takes one mask for all, or one for each batch item and head: (batch · heads, query, key)."""
+    if not p.options.masks:
+        return None
+    batch, heads = p.sizes.get("batch", 1), p.sizes.get("head", 1)
+    m = aligned(p, a["mask"], a["scores"])
+    queries, keys = m.shape[-2:]
+    if m.dim() == 3 and p.batched and not p.headed:
+        m = m.unsqueeze(1)
+    return m.expand(batch, heads, queries, keys).reshape(batch * heads, queries, keys)

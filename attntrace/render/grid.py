@@ -1,0 +1,181 @@
+"""Tensors laid out as tables of text: which rows and columns are shown, how each number is written, what is marked.
+
+A number is written once, here; the terminal, Markdown and LaTeX only put the text into their own kind of table.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from attntrace.dtypes import working
+from attntrace.render.labels import GAP
+from attntrace.render.view import Shown
+from attntrace.trace import Array, row_argmax, row_sums
+
+THRESHOLD = 1000  # a tensor with more numbers is elided, as NumPy does
+EDGE = 3  # entries kept at each end of an elided axis
+LARGE = 1e8  # from here on, numbers are written with an exponent
+TOKENS = ("token", "query", "key", "kv_token")
+
+
+@dataclass(frozen=True)
+class Grid:
+    """One matrix as text. `marks` has "max" for a row's largest entry, "tie" for its equals, else "".
+
+    `largest` says what and where each row's largest entry is, when columns are left out; `left_out` says how much is.
+    A grid without rows stands for matrices that are left out.
+    """
+
+    caption: str
+    columns: Sequence[str] = ()
+    rows: Sequence[str] = ()
+    numbers: Sequence[Sequence[str]] = ()
+    marks: Sequence[Sequence[str]] = ()
+    sums: Sequence[str] = ()
+    largest: Sequence[str] = ()
+    left_out: str = ""
+
+
+def grids(s: Shown, labels: Mapping[str, Sequence[str]], precision: int, full: bool) -> Iterator[Grid]:
+    """The matrices of a step, in order, elided in the middle unless `full` or small."""
+    lead = s.axes[:-2]
+    large = not full and size(s.shape) > THRESHOLD
+    for index in itertools.product(*(kept(n, large) for n in s.shape[: len(lead)])):
+        if None in index:
+            if all(i in (None, 0) for i in index[index.index(None) + 1 :]):
+                yield Grid(caption="", left_out=skipped(s, index))
+            continue
+        yield matrix(s, tuple(i for i in index if i is not None), labels, precision, large)
+
+
+def size(shape: Sequence[int]) -> int:
+    product = 1
+    for n in shape:
+        product *= n
+    return product
+
+
+def kept(length: int, large: bool) -> list[int | None]:
+    """The positions shown along an axis, with None for those left out."""
+    if not large or length <= 2 * EDGE:
+        return list(range(length))
+    return [*range(EDGE), None, *range(length - EDGE, length)]
+
+
+def skipped(s: Shown, index: Sequence[int | None]) -> str:
+    """What is left out where a leading axis is elided."""
+    gap = index.index(None)
+    axis, n = s.axes[gap], s.shape[gap]
+    outer = "".join(f"{a} {i}, " for a, i in zip(s.axes, index[:gap], strict=False))
+    return f"{outer}{axis} {EDGE} to {n - EDGE - 1} left out ({n - 2 * EDGE} of {n}; --full prints all)"
+
+
+def matrix(s: Shown, index: tuple[int, ...], labels: Mapping[str, Sequence[str]], precision: int, large: bool) -> Grid:
+    """One matrix of a step. Only the rows that are shown are read, so the cost of a large one is that of a small one."""
+    values = s.values[index]
+    axes, shape = s.axes[-2:], values.shape
+    values = values[None] if values.ndim == 1 else values
+    rows, columns = (kept(n, large) for n in values.shape)
+    read = values[[i for i in rows if i is not None]]
+    read = read.astype(working(read.dtype), copy=False)
+    shown = read[:, [j for j in columns if j is not None]]
+    write = writer(shown, precision, s.step.given)
+    sums = row_sums(read)
+    best = row_argmax(read)
+    top = read[np.arange(len(read)), best]
+    column_labels = named(axes[-1], columns, labels)
+    return Grid(
+        caption=caption(s, index),
+        columns=column_labels,
+        rows=named(axes[0], rows, labels) if len(shape) == 2 else [""],
+        numbers=widen([widen(list(map(write, row)), columns) for row in shown.tolist()], rows, [GAP] * len(columns)),
+        marks=widen([widen(marked(row, b, t, columns), columns, "") for row, b, t in zip(shown, best, top, strict=True)], rows, [""] * len(columns)),
+        sums=widen(list(map(writer(sums[:, None], precision, s.step.given, shown), sums.tolist())), rows),
+        largest=widen([f"{write(float(t))} at {named(axes[-1], [int(b)], labels)[0]}" for b, t in zip(best, top, strict=True)], rows)
+        if None in columns
+        else (),
+        left_out=left_out(axes, shape, rows, columns),
+    )
+
+
+def widen(items: list[Any], positions: Sequence[int | None], gap: Any = GAP) -> list[Any]:
+    """`items` with `gap` put in where `positions` has None."""
+    return [*items[:EDGE], gap, *items[EDGE:]] if None in positions else items
+
+
+def marked(row: Array, best: int, top: float, columns: Sequence[int | None]) -> list[str]:
+    """Where the row's largest entry is among the columns shown, and what equals it."""
+    positions = [j for j in columns if j is not None]
+    if top != top:  # noqa: PLR0124 - NaN is not the largest of anything
+        return [""] * len(positions)
+    return ["max" if j == best else "tie" if v == top else "" for j, v in zip(positions, row.tolist(), strict=True)]
+
+
+def caption(s: Shown, index: Sequence[int]) -> str:
+    """`weights[1, 2]  batch 1, head 2`: the index that `get` takes, and what it means; nothing for a lone matrix."""
+    free = iter(index)
+    lead = s.step.axes[:-2] if len(s.step.axes) > 2 else ()
+    full = {axis: s.index[axis] if axis in s.index else next(free) for axis in lead}
+    if not full:
+        return ""
+    return f"{s.name}[{', '.join(map(str, full.values()))}]  {', '.join(f'{axis} {i}' for axis, i in full.items())}"
+
+
+def left_out(axes: Sequence[str], shape: Sequence[int], rows: Sequence[int | None], columns: Sequence[int | None]) -> str:
+    sizes = [(n, axis) for n, axis, shown in zip(shape, axes, (rows, columns)[-len(shape) :], strict=True) if None in shown]
+    words = " and ".join(f"{n - 2 * EDGE} of {n} along {axis}" for n, axis in sizes)
+    return f"left out: {words} (--full prints all)" if words else ""
+
+
+# ------------------------------------------------------------------ labels
+
+
+def named(axis: str, positions: Sequence[int | None], labels: Mapping[str, Sequence[str]]) -> list[str]:
+    """The labels of the entries at `positions`: tokens by their label or as t0, t1 …; features by number."""
+    own = labels.get(axis)
+    if own is None:
+        prefix = "t" if axis in TOKENS else ""
+        return [GAP if i is None else f"{prefix}{i}" for i in positions]
+    return [GAP if i is None else own[i] for i in positions]
+
+
+# ------------------------------------------------------------------ numbers
+
+
+def writer(values: Array, precision: int, given: bool, like: Array | None = None) -> Callable[[float], str]:
+    """How the numbers of one matrix are written: all with the same number of decimals, or all with an exponent.
+
+    Computed numbers get `precision` decimals. Given ones get as many as they need, up to `precision`: 0.5 stays 0.5. An
+    exponent is used when a number would be wider than eight digits, or when no number would show two digits.
+    """
+    finite = np.abs(values[np.isfinite(values)])
+    top = finite.max(initial=0)
+    if top >= LARGE or 0 < top < 10.0 ** (1 - precision):
+        return lambda v: special(v) or (f"{v:.{precision}e}" if v else "0")
+    decimals = needed(values if like is None else like, precision) if given else precision
+    return lambda v: special(v) or positive_zero(f"{v:.{decimals}f}")
+
+
+def needed(values: Array, precision: int) -> int:
+    """The least number of decimals, up to `precision`, that writes all of `values` in full."""
+    finite = values[np.isfinite(values)]
+    for decimals in range(precision):
+        if (np.round(finite, decimals) == finite).all():
+            return decimals
+    return precision
+
+
+def special(v: float) -> str:
+    if v - v == 0:  # finite
+        return ""
+    return "NaN" if v != v else "∞" if v > 0 else "−∞"
+
+
+def positive_zero(text: str) -> str:
+    """-0.0000 is a rounding of something small, or a zero with a sign: neither is worth a reader's while."""
+    return text[1:] if text[0] == "-" and not text.strip("-0.") else text

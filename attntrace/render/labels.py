@@ -1,0 +1,26 @@
+"""Labels are untrusted text: before they are shown they are made harmless, short and distinct."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+
+from attntrace.errors import cells, plain
+
+WIDTH = 14  # terminal cells of a label
+GAP = "…"
+
+
+def legible(labels: Sequence[str]) -> list[str]:
+    """Labels fit to be shown: no control characters, not too wide, none empty, no two alike."""
+    short = [clip(plain(label).strip()) or f"t{i}" for i, label in enumerate(labels)]
+    count = Counter(short)
+    return [label if count[label] == 1 else f"{label}({i})" for i, label in enumerate(short)]
+
+
+def clip(label: str) -> str:
+    if cells(label) <= WIDTH:
+        return label
+    while cells(label) > WIDTH - 1:
+        label = label[:-1]
+    return label + GAP
