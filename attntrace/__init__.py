@@ -19,18 +19,18 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from attntrace.api import load, trace, verify
     from attntrace.errors import AttnTraceError
-    from attntrace.notes import notes
+    from attntrace.remarks import notes
     from attntrace.problem import Problem
-    from attntrace.trace import Note, Step, Trace
+    from attntrace.tape import Note, Step, Trace
 
 HOME = {
     "AttnTraceError": "attntrace.errors",
-    "Note": "attntrace.trace",
+    "Note": "attntrace.tape",
     "Problem": "attntrace.problem",
-    "Step": "attntrace.trace",
-    "Trace": "attntrace.trace",
+    "Step": "attntrace.tape",
+    "Trace": "attntrace.tape",
     "load": "attntrace.api",
-    "notes": "attntrace.notes",
+    "notes": "attntrace.remarks",
     "trace": "attntrace.api",
     "verify": "attntrace.api",
 }

@@ -9,9 +9,9 @@ from attntrace import layer
 from attntrace.config.load import Request
 from attntrace.config.load import load as load_request
 from attntrace.problem import Problem
-from attntrace.trace import Trace
-from attntrace.verify import Report
-from attntrace.verify import verify as verify_trace
+from attntrace.tape import Trace
+from attntrace.verification import Report
+from attntrace.verification import verify as verify_trace
 
 
 def load(config: str | Mapping[str, Any] | None = None, *, seed: int | None = None, sets: Sequence[str] = (), permute: str | None = None) -> Problem:

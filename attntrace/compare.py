@@ -12,8 +12,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from attntrace.dtypes import epsilon, largest, smallest, working
-from attntrace.trace import Array, Step
+from attntrace.dtypes import DType, epsilon, largest, smallest, working
+from attntrace.tape import Array, Step
 
 SLACK = 4  # roundings that any implementation may have on top of its sums: exp, a quotient, a product by the scale
 
@@ -34,27 +34,39 @@ class Difference:
 
 
 def difference(ours: Array, theirs: Array, tolerance: Array, step: Step) -> Difference:
-    """Hold `ours` against `theirs`. NaN equals NaN, and infinities of one sign are equal; otherwise they differ by infinity."""
+    """Hold `ours` against `theirs`. NaN equals NaN only, and an infinity itself, or what may have been rounded to it.
+
+    Where the tolerance is infinite nothing can be said, and all agree.
+    """
     if ours.shape != theirs.shape:
         return Difference(np.inf, np.inf, 0.0, (), agrees=False)
     ours, theirs = ours.astype(np.float64), theirs.astype(np.float64)
+    allowed = np.broadcast_to(tolerance, ours.shape)
     with np.errstate(all="ignore"):
         same = (ours == theirs) | (np.isnan(ours) & np.isnan(theirs))
         error = np.where(same, 0.0, np.abs(ours - theirs))
         error[np.isnan(error)] = np.inf
-        excess = np.where(error == 0, 0, error / np.broadcast_to(tolerance, error.shape))
-        ulps = np.where(error == 0, 0, error / spacing(theirs, step))
-    agrees = bool((excess <= 1).all())
-    ranking = excess if not agrees else error if error.any() else np.broadcast_to(tolerance, error.shape)
+        near = distance(ours, theirs, step) <= allowed
+        excess = np.where(same | near | np.isposinf(allowed), 0, np.where(allowed > 0, error / allowed, np.inf))
+        ulps = np.where(same, 0, error / spacing(theirs, step))
+    agrees = not excess.any()
+    ranking = excess if not agrees else error if error.any() else allowed
     worst = np.unravel_index(int(np.argmax(ranking)), error.shape)
-    allowed = float(np.broadcast_to(tolerance, error.shape)[worst])
-    return Difference(float(error.max()), float(ulps.max()), allowed, tuple(map(int, worst)), agrees)
+    return Difference(float(error.max()), float(ulps.max()), float(allowed[worst]), tuple(map(int, worst)), agrees)
+
+
+def distance(ours: Array, theirs: Array, step: Step) -> Array:
+    """How far apart cells are; an infinity counts as the first number that is rounded to it, half a unit beyond the largest."""
+    top = largest(step.dtype)
+    beyond = (np.isinf(ours) != np.isinf(theirs)) * (top * epsilon(step.dtype) / 4)
+    return np.asarray(np.abs(ours.clip(-top, top) - theirs.clip(-top, top)) + beyond)
 
 
 def spacing(values: Array, step: Step) -> Array:
     """The distance from each value to the next one in the dtype of the step: one unit in the last place."""
-    exponent = np.floor(np.log2(np.maximum(np.abs(values), np.finfo(np.float64).tiny)))
-    ulp: Array = np.maximum(np.exp2(exponent) * epsilon(step.dtype), smallest(step.dtype))
+    size = np.minimum(np.abs(values), largest(step.dtype))
+    _, exponent = np.frexp(size)  # size is a number in [0.5, 1) times 2 to this
+    ulp: Array = np.maximum(np.ldexp(epsilon(step.dtype), exponent - 1), smallest(step.dtype))
     return ulp
 
 
@@ -62,19 +74,31 @@ def rounding(step: Step) -> Array:
     """How far the values of a step may be from exact arithmetic on its operands, cell by cell.
 
     n roundings of terms of size m, in the dtype that sums are made in, and one rounding of the result to the step's dtype.
+    A rounding is off by at most half of epsilon times m, or where m is tiny by half of the smallest number: both are
+    counted whole. What copies its operand rounds nothing.
     """
     if step.operation is None:
         return np.zeros(step.shape)
     wide = working(step.dtype)
-    values = step.values.astype(np.float64)
+    operands = [o.values.astype(np.float64) for o in step.operands]
     with np.errstate(all="ignore"):
-        length, size = step.operation.rounding(values, *(o.values.astype(np.float64) for o in step.operands))
-        error = (length + SLACK) * epsilon(wide) * size + epsilon(step.dtype) * np.abs(values) * (wide != step.dtype)
-    return bounded(error) + smallest(step.dtype)
+        length, size = step.operation.rounding(*operands)
+        if length == 0:
+            return np.zeros(step.shape)
+        error = (length + SLACK) * (epsilon(wide) * size + smallest(wide))
+        if wide != step.dtype:
+            error += epsilon(step.dtype) * np.abs(step.values.astype(np.float64)) + smallest(step.dtype)
+    return np.where((length > 1) & overflowing(size, wide, operands), np.inf, bounded(error))
+
+
+def overflowing(size: Array, wide: DType, operands: list[Array]) -> Array:
+    """Where a sum of finite terms may pass the largest number on its way: one order of adding gives infinity, another NaN,
+    a third a number, and none is wrong. An operand that is infinite or NaN itself gives the same in every order."""
+    return (size > largest(wide)) & all(np.isfinite(o).all() for o in operands)
 
 
 def bounded(error: Array) -> Array:
-    """NaN and infinite bounds, which come from values that are so themselves, bound nothing: 0, and the values must be alike."""
+    """NaN and infinite bounds, which come from operands that are so themselves, become 0: there values must be alike."""
     return np.where(np.isfinite(error), error, 0.0)
 
 
@@ -84,7 +108,7 @@ def tolerance(step: Step) -> Array:
 
 
 def accumulated(step: Step, start: Mapping[str, Array]) -> Array:
-    """How far two right implementations of all steps from `start` up to `step` may be apart, to first order.
+    """How far two right implementations of all steps from `start` up to `step` may be apart.
 
     `start` has the error of the steps that both begin from. Each operation spreads the errors of its operands and adds its
     own roundings.
@@ -93,15 +117,17 @@ def accumulated(step: Step, start: Mapping[str, Array]) -> Array:
 
     def error(s: Step) -> Array:
         if s.name not in errors:
-            errors[s.name] = tolerance(s) if s.operation is None else spread(s, [error(o) for o in s.operands]) + tolerance(s)
+            own, far = tolerance(s), largest(working(s.dtype))
+            errors[s.name] = own if s.operation is None else np.minimum(spread(s, [error(o) for o in s.operands]) + own, far)
         return errors[s.name]
 
     return error(step)
 
 
 def spread(step: Step, errors: list[Array]) -> Array:
+    """How far a step may move with its operands."""
     assert step.operation is not None
     operands = [o.values.astype(np.float64) for o in step.operands]
     with np.errstate(all="ignore"):
-        moved = step.operation.spread(step.values.astype(np.float64), errors, *operands)
-    return np.minimum(bounded(moved), largest(step.dtype))
+        moved = step.operation.spread(errors, *operands)
+    return np.nan_to_num(moved, nan=0.0, posinf=largest(working(step.dtype)))

@@ -20,7 +20,8 @@ def dtype(name: str) -> DType:
         import ml_dtypes
     except ImportError:
         raise MissingPackage("dtype: bfloat16", "ml-dtypes", "bfloat16") from None
-    return np.dtype(ml_dtypes.bfloat16)
+    bfloat16: DType = np.dtype(ml_dtypes.bfloat16)
+    return bfloat16
 
 
 def working(d: DType) -> DType:

@@ -12,7 +12,7 @@ from attntrace.parts.dropout import drop
 from attntrace.parts.gqa import share
 from attntrace.parts.mask import mask
 from attntrace.problem import INPUTS, Problem, labels
-from attntrace.trace import Step, Trace
+from attntrace.tape import Step, Trace
 
 
 def trace(p: Problem) -> Trace:

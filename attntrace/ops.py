@@ -3,9 +3,9 @@
 Each operation is a small frozen dataclass that knows its own arithmetic:
 
 - `forward(*operands)` computes;
-- `rounding(result, *operands)` says how long its sums are and of what size their terms, from which `compare` works out
+- `rounding(*operands)` says how long its sums are and of what size their terms, from which `compare` works out
   how far two right implementations may lie apart;
-- `spread(result, errors, *operands)` says how far its result moves, to first order, when its operands move.
+- `spread(errors, *operands)` says how far its result moves when its operands move.
 
 Explaining a cell (`explain`) and sending a gradient back (`backward`) belong beside them, one method each.
 """
@@ -17,24 +17,30 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from attntrace.trace import Array
+from attntrace.tape import Array
 
 BLOCK = 1 << 18  # bytes of rows worked on at a time: they stay in the processor's cache from the first pass to the last
 
 
 class Operation:
-    """What a step does. Shapes: the last two axes are a matrix, axes before them (batch, head) are carried along."""
+    """What a step does. Shapes: the last two axes are a matrix, axes before them (batch, head) are carried along.
 
-    def forward(self, *operands: Array) -> Array:
-        raise NotImplementedError
+    The three are declared and not defined here, since each operation names its own operands.
+    """
 
-    def rounding(self, result: Array, *operands: Array) -> tuple[float, Array]:
-        """(n, m): each cell is the outcome of about n roundings of terms of size m. Copying rounds nothing."""
-        return 1, np.abs(result)
+    forward: Callable[..., Array]  # (*operands)
+    rounding: Callable[..., tuple[float, Array]]  # (*operands): (n, m), each cell is n roundings of terms of size m
+    spread: Callable[..., Array]  # (errors, *operands): how far each cell moves when operand i moves by errors[i]
 
-    def spread(self, result: Array, errors: Sequence[Array], *operands: Array) -> Array:
-        """By how much each cell may move when operand i moves by up to errors[i], cell for cell."""
-        raise NotImplementedError
+
+class Copying(Operation):
+    """Moves the cells of its operand to other places: nothing is rounded, and errors move along."""
+
+    def rounding(self, x: Array) -> tuple[float, Array]:
+        return 0, self.forward(np.zeros(x.shape))
+
+    def spread(self, errors: Sequence[Array], x: Array) -> Array:
+        return self.forward(errors[0])
 
 
 @dataclass(frozen=True)
@@ -44,16 +50,16 @@ class MatMul(Operation):
     transpose: bool = False
 
     def forward(self, a: Array, b: Array) -> Array:
-        return np.matmul(a, self._b(b))
+        return np.asarray(np.matmul(a, self._b(b)))
 
     def _b(self, b: Array) -> Array:
         return b.swapaxes(-1, -2) if self.transpose else b
 
-    def rounding(self, result: Array, a: Array, b: Array) -> tuple[float, Array]:
+    def rounding(self, a: Array, b: Array) -> tuple[float, Array]:
         return a.shape[-1], self.forward(np.abs(a), np.abs(b))
 
-    def spread(self, result: Array, errors: Sequence[Array], a: Array, b: Array) -> Array:
-        return self.forward(errors[0], np.abs(b)) + self.forward(np.abs(a), errors[1])
+    def spread(self, errors: Sequence[Array], a: Array, b: Array) -> Array:
+        return self.forward(errors[0], np.abs(b) + errors[1]) + self.forward(np.abs(a), errors[1])
 
 
 @dataclass(frozen=True)
@@ -80,15 +86,15 @@ class Project(Operation):
     def _pick(self, a: Array) -> Array:
         return a if self.columns is None else a[..., list(self.columns)]
 
-    def rounding(self, result: Array, x: Array, w: Array, *b: Array) -> tuple[float, Array]:
+    def rounding(self, x: Array, w: Array, *b: Array) -> tuple[float, Array]:
         return x.shape[-1] + len(b), self.forward(np.abs(x), np.abs(w), *map(np.abs, b))
 
-    def spread(self, result: Array, errors: Sequence[Array], x: Array, w: Array, *b: Array) -> Array:
-        return self.forward(errors[0], np.abs(w)) + self.forward(np.abs(x), *errors[1:])
+    def spread(self, errors: Sequence[Array], x: Array, w: Array, *b: Array) -> Array:
+        return self.forward(errors[0], np.abs(w) + errors[1]) + self.forward(np.abs(x), *errors[1:])
 
 
 @dataclass(frozen=True)
-class Split(Operation):
+class Split(Copying):
     """(…, token, heads · d) to (…, head, token, d)."""
 
     heads: int
@@ -96,42 +102,30 @@ class Split(Operation):
     def forward(self, x: Array) -> Array:
         return split(x, self.heads)
 
-    def spread(self, result: Array, errors: Sequence[Array], x: Array) -> Array:
-        return self.forward(errors[0])
 
-
-class Merge(Operation):
+class Merge(Copying):
     """(…, head, token, d) to (…, token, heads · d): the heads side by side, head 0 first."""
 
     def forward(self, c: Array) -> Array:
         c = c.swapaxes(-2, -3)
         return c.reshape(*c.shape[:-2], -1)
 
-    def spread(self, result: Array, errors: Sequence[Array], c: Array) -> Array:
-        return self.forward(errors[0])
 
-
-class Same(Operation):
+class Same(Copying):
     """The operand, under another name."""
 
     def forward(self, a: Array) -> Array:
         return a
 
-    def spread(self, result: Array, errors: Sequence[Array], a: Array) -> Array:
-        return errors[0]
-
 
 @dataclass(frozen=True)
-class Repeat(Operation):
+class Repeat(Copying):
     """(…, group, key, d) to (…, head, key, d): each group `times` times in a row, so head h reads group h // times."""
 
     times: int
 
     def forward(self, k: Array) -> Array:
         return k.repeat(self.times, axis=-3)
-
-    def spread(self, result: Array, errors: Sequence[Array], k: Array) -> Array:
-        return self.forward(errors[0])
 
 
 @dataclass(frozen=True)
@@ -141,9 +135,12 @@ class Scale(Operation):
     factor: float
 
     def forward(self, s: Array) -> Array:
-        return s * s.dtype.type(self.factor)
+        return np.asarray(s * s.dtype.type(self.factor))
 
-    def spread(self, result: Array, errors: Sequence[Array], s: Array) -> Array:
+    def rounding(self, s: Array) -> tuple[float, Array]:
+        return 1, np.abs(s) * abs(self.factor)
+
+    def spread(self, errors: Sequence[Array], s: Array) -> Array:
         return errors[0] * abs(self.factor)
 
 
@@ -154,9 +151,12 @@ class Divide(Operation):
     divisor: float
 
     def forward(self, s: Array) -> Array:
-        return s / s.dtype.type(self.divisor)
+        return np.asarray(s / s.dtype.type(self.divisor))
 
-    def spread(self, result: Array, errors: Sequence[Array], s: Array) -> Array:
+    def rounding(self, s: Array) -> tuple[float, Array]:
+        return 1, np.abs(s) / abs(self.divisor)
+
+    def spread(self, errors: Sequence[Array], s: Array) -> Array:
         return errors[0] / abs(self.divisor)
 
 
@@ -167,13 +167,14 @@ class AddMask(Operation):
     missing: tuple[int, ...] = ()
 
     def forward(self, s: Array, m: Array) -> Array:
-        return s + np.expand_dims(m, self.missing)
+        return np.asarray(s + np.expand_dims(m, self.missing))
 
-    def rounding(self, result: Array, s: Array, m: Array) -> tuple[float, Array]:
-        return 1, np.where(np.isinf(result), 0, np.abs(result))
+    def rounding(self, s: Array, m: Array) -> tuple[float, Array]:
+        total = self.forward(s, m)
+        return 1, np.where(np.isinf(total), 0, np.abs(total))
 
-    def spread(self, result: Array, errors: Sequence[Array], s: Array, m: Array) -> Array:
-        return np.where(np.isneginf(result), 0, errors[0] + np.expand_dims(errors[1], self.missing))
+    def spread(self, errors: Sequence[Array], s: Array, m: Array) -> Array:
+        return np.where(np.isneginf(self.forward(s, m)), 0, errors[0] + np.expand_dims(errors[1], self.missing))
 
 
 @dataclass(frozen=True)
@@ -199,17 +200,18 @@ class Softmax(Operation):
             total[total == 0] = 1
         out /= total
 
-    def rounding(self, result: Array, s: Array) -> tuple[float, Array]:
+    def rounding(self, s: Array) -> tuple[float, Array]:
         """exp turns the rounding of its argument s − max into a relative error of that size; the sum adds its own."""
+        result = self.forward(s)
         gap = s - s.max(axis=-1, keepdims=True)
         argument = np.where(result == 0, 0, np.abs(gap))
         reach = (argument * result).sum(axis=-1, keepdims=True)
         return s.shape[-1], result * (1 + argument + reach)
 
-    def spread(self, result: Array, errors: Sequence[Array], s: Array) -> Array:
-        """Scores off by at most d scale a weight by a factor between e^(−2d) and e^(2d)."""
+    def spread(self, errors: Sequence[Array], s: Array) -> Array:
+        """Scores off by at most d scale a weight by a factor between e^(−2d) and e^(2d); it stays between 0 and 1."""
         reach = np.where(np.isneginf(s), 0, errors[0]).max(axis=-1, keepdims=True)
-        return result * np.expm1(2 * reach)
+        return np.asarray(np.minimum(self.forward(s) * np.expm1(2 * reach), 1))
 
 
 @dataclass(frozen=True)
@@ -219,12 +221,12 @@ class Dropout(Operation):
     rate: float
 
     def forward(self, a: Array, keep: Array) -> Array:
-        return a * keep / a.dtype.type(1 - self.rate)
+        return np.asarray(a * keep / a.dtype.type(1 - self.rate))
 
-    def rounding(self, result: Array, a: Array, keep: Array) -> tuple[float, Array]:
-        return 2, np.abs(result)
+    def rounding(self, a: Array, keep: Array) -> tuple[float, Array]:
+        return 2, np.abs(self.forward(a, keep))
 
-    def spread(self, result: Array, errors: Sequence[Array], a: Array, keep: Array) -> Array:
+    def spread(self, errors: Sequence[Array], a: Array, keep: Array) -> Array:
         return self.forward(errors[0], keep)
 
 
@@ -239,7 +241,7 @@ def by_rows(function: Callable[[Array, Array], None], a: Array) -> Array:
 
     Same numbers as one call for all; less time, as the rows do not leave the cache between the passes over them.
     """
-    out = np.empty_like(a)
+    out = np.empty(a.shape, a.dtype)  # in C order whatever the order of `a`, so that its rows are views
     rows, results = a.reshape(-1, a.shape[-1]), out.reshape(-1, a.shape[-1])
     step = max(1, BLOCK // max(1, rows.itemsize * rows.shape[-1]))
     for start in range(0, len(rows), step):

@@ -12,7 +12,7 @@ import numpy as np
 
 from attntrace.dtypes import DType
 from attntrace.errors import Fault, Path
-from attntrace.trace import Array, Note
+from attntrace.tape import Array, Note
 
 INPUTS = {  # every input and the symbol it has in the formulas, in the order in which they are shown
     "x": "X",

@@ -26,6 +26,7 @@ def examples(
     """
     from attntrace.config import bundled
     from attntrace.render import catalogue
+    from attntrace.render.text import write_text
 
     chosen = format_of(output, [Format.rich]) if name is None else Format.rich
     if name is not None and name not in bundled.names():
@@ -34,7 +35,7 @@ def examples(
 
     def write(out: BinaryIO) -> None:
         if name:
-            out.write(text.encode())
+            write_text(text, out)
         else:
             catalogue.write(out, **screen(output))
 

@@ -15,7 +15,7 @@ def run(source: Source, choice: Choice, output: Output) -> None:
 
     Example: attntrace run toy --set mask=causal --steps masked,weights
     """
-    from attntrace.notes import look_at
+    from attntrace.remarks import look_at
     from attntrace.render.view import View
 
     chosen = format_of(output, list(Format))

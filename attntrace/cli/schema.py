@@ -16,7 +16,8 @@ def schema(output: Output) -> None:
     import json
 
     from attntrace.config.schema import json_schema
+    from attntrace.render.text import write_text
 
     chosen = format_of(output, [Format.rich, Format.json])
     text = json.dumps(json_schema(), indent=2, ensure_ascii=False) + "\n"
-    emit(output, chosen, lambda out: out.write(text.encode()) and None)
+    emit(output, chosen, lambda out: write_text(text, out))

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from io import BytesIO
 from pathlib import Path
-from typing import Any, BinaryIO, cast
+from typing import Any, BinaryIO
 
 from attntrace.cli.options import Choice, Colour, Format, Output, Source
 from attntrace.errors import AttnTraceError, plain
@@ -121,8 +121,8 @@ def screen(output: Output) -> dict[str, Any]:
 
 def emit(output: Output, chosen: Format, write: Callable[[BinaryIO], None]) -> None:
     """Let `write` write to where the output goes; --quiet sends it nowhere unless a file was asked for."""
-    if output.output not in (None, "-"):
-        with whole_file(cast(str, output.output)) as file:
+    if output.output is not None and output.output != "-":
+        with whole_file(output.output) as file:
             write(file)
     elif not output.quiet:
         if chosen is Format.npz and sys.stdout.isatty():
@@ -170,9 +170,9 @@ def tell(output: Output, notes: Sequence[Any]) -> None:
     """Notes about output that has no place for them go to standard error."""
     if output.quiet or not notes:
         return
-    from attntrace.render import rich
+    from attntrace.render import canvas, rich
 
     width = shutil.get_terminal_size().columns if sys.stderr.isatty() else None
     buffer = BytesIO()
-    rich.notes(rich.Canvas(buffer, colour_of(output, sys.stderr), width), notes)
+    rich.notes(canvas.Canvas(buffer, colour_of(output, sys.stderr), width), notes)
     sys.stderr.write(buffer.getvalue().decode())

@@ -25,7 +25,7 @@ def verify(
     from attntrace import layer
     from attntrace.reference import reference
     from attntrace.render import report
-    from attntrace.verify import verify
+    from attntrace.verification import verify
 
     chosen = format_of(output, [Format.rich, Format.json])
     reference(against)  # without its framework there is no need to read anything

@@ -6,7 +6,7 @@ that seeds once and then draws one tensor after the other.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -14,7 +14,7 @@ import numpy as np
 
 from attntrace.dtypes import dtype
 from attntrace.errors import AttnTraceError, MissingPackage
-from attntrace.trace import Array
+from attntrace.tape import Array
 
 
 class Stream(Protocol):
@@ -69,7 +69,7 @@ class NumPyLegacy:
 
 
 class Torch:
-    """torch.manual_seed(seed), then torch.randn, rand, randint or dropout on the CPU, in float32 unless the draw says float64."""
+    """torch.manual_seed(seed), then torch.randn, rand, randint or dropout on the CPU, in float32 unless a draw names a dtype."""
 
     def __init__(self, seed: int) -> None:
         try:
@@ -80,12 +80,12 @@ class Torch:
         self.rng = torch.Generator().manual_seed(seed)
 
     def _empty(self, shape: tuple[int, ...], dtype: str | None) -> Any:
-        wide = dtype == "float64"
-        return self.torch.empty(shape, dtype=self.torch.float64 if wide else self.torch.float32)
+        return self.torch.empty(shape, dtype=getattr(self.torch, dtype or "float32"))
 
     @staticmethod
     def _array(tensor: Any) -> Array:
-        return np.asarray(tensor.numpy())
+        """bfloat16, which NumPy lacks, comes widened."""
+        return np.asarray((tensor.float() if tensor.element_size() < 4 else tensor).numpy())
 
     def normal(self, mean: float, std: float, shape: tuple[int, ...], dtype: str | None) -> Array:
         return self._array(self._empty(shape, dtype).normal_(mean, std, generator=self.rng))
@@ -101,7 +101,7 @@ class Torch:
         return self._array(self._empty(shape, None).bernoulli_(1 - rate, generator=self.rng))
 
 
-GENERATORS = {"numpy": NumPy, "numpy-legacy": NumPyLegacy, "torch": Torch}
+GENERATORS: Mapping[str, Callable[[int], Stream]] = {"numpy": NumPy, "numpy-legacy": NumPyLegacy, "torch": Torch}
 
 
 class Streams:

@@ -24,7 +24,7 @@ from attntrace.dtypes import dtype
 from attntrace.errors import AttnTraceError, Fault, Path, nearest, plain
 from attntrace.parts import mask as masks
 from attntrace.problem import INPUTS, Options, Problem, Source, pose
-from attntrace.trace import Note
+from attntrace.tape import Note
 
 DEFAULT = "module05"
 TEXT_KEYS = ("tokens", "kv_tokens", "title", "source")

@@ -13,7 +13,7 @@ from attntrace.cell import Index
 from attntrace.config.draw import DEFAULTS, Drawn, Streams
 from attntrace.errors import AttnTraceError, Fault, Path
 from attntrace.problem import Source
-from attntrace.trace import Array
+from attntrace.tape import Array
 
 MANY = 3  # faults reported for one tensor
 RANK = 4

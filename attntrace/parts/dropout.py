@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from attntrace.ops import Dropout
 from attntrace.problem import Problem
-from attntrace.trace import Step, Trace
+from attntrace.tape import Step, Trace
 
 
 def drop(t: Trace, p: Problem, a: Step) -> Step:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from attntrace.ops import Repeat
 from attntrace.problem import Problem
-from attntrace.trace import Step, Trace
+from attntrace.tape import Step, Trace
 
 
 def share(t: Trace, p: Problem, k: Step, v: Step) -> tuple[Step, Step]:

@@ -14,8 +14,8 @@ import numpy as np
 from attntrace.errors import AttnTraceError, Fault, Path
 from attntrace.ops import AddMask
 from attntrace.problem import Problem
-from attntrace.trace import Array as Values
-from attntrace.trace import Note, Step, Trace
+from attntrace.tape import Array as Values
+from attntrace.tape import Note, Step, Trace
 
 ALIGNMENTS = ("top-left", "bottom-right")
 FULL = ("batch", "head", "query", "key")

@@ -13,7 +13,7 @@ from typing import NamedTuple, Protocol, cast
 
 from attntrace.errors import AttnTraceError, nearest
 from attntrace.problem import Problem
-from attntrace.trace import Array
+from attntrace.tape import Array
 
 KNOWN = ("torch",)
 

@@ -6,7 +6,7 @@ that only carry its error on. Then torch's own attention goes the whole way in o
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import numpy as np
@@ -15,7 +15,7 @@ from attntrace.errors import MissingPackage
 from attntrace.parts import mask as masks
 from attntrace.problem import Problem
 from attntrace.reference import Opinion
-from attntrace.trace import Array
+from attntrace.tape import Array
 
 try:
     import torch
@@ -32,10 +32,13 @@ def version() -> str:
 
 
 def tensor(array: Array) -> Tensor:
-    """An array as a tensor of the same dtype; bfloat16, which NumPy hands over as bytes, by way of float32."""
+    """An array as a tensor of the same dtype; bfloat16, which NumPy hands over as bytes, by way of float32.
+
+    torch wants memory in C order that it might write to.
+    """
     if array.dtype.name == "bfloat16":
-        return torch.from_numpy(array.astype(np.float32)).to(torch.bfloat16)
-    return torch.from_numpy(np.ascontiguousarray(array))
+        return tensor(array.astype(np.float32)).to(torch.bfloat16)
+    return torch.from_numpy(np.require(array, requirements=["C", "W"]))
 
 
 def array(t: Tensor) -> Array:
@@ -87,7 +90,7 @@ def heads_first(t: Tensor, heads: int) -> Tensor:
 def project(p: Problem, a: Arrays, letter: str) -> Tensor | None:
     if not p.projected:
         merged = a.get(f"{letter}_merged")
-        return None if merged is None else heads_first(merged, p.options.kv_heads or p.options.heads if letter != "q" else p.options.heads)
+        return None if merged is None else heads_first(merged, counts(p)["qkv".index(letter)])
     x = a["x"] if letter == "q" or not p.cross else a["x_kv"]
     if "w_qkv" in p.sources:
         return unfused(p, linear(p, x, a["w_qkv"], a.get("b_qkv")), letter)
@@ -142,14 +145,14 @@ def four_axes(p: Problem, t: Tensor) -> Tensor:
 
 
 def mask(p: Problem, a: Arrays) -> Tensor:
-    """The masks one after the other, filled in with −∞."""
+    """The masks added up one after the other; boolean ones are 0 and −∞."""
     total = torch.zeros((), dtype=a["scores"].dtype)
     for m in p.options.masks:
         if isinstance(m, masks.Array) and m.sense == "add":
             total = total + four_axes(p, tensor(p.arrays[m.name]))
         else:
             keep = allowed(p, m, a)
-            total = total.expand(torch.broadcast_shapes(total.shape, keep.shape)).masked_fill(~keep, -torch.inf)
+            total = total + torch.zeros(keep.shape, dtype=total.dtype).masked_fill(~keep, -torch.inf)
     axes = masks.mask_axes(p)
     full = [p.sizes[axis] if axis in axes else 1 for axis in ("batch", "head", "query", "key")]
     return total.expand(full).reshape(a["mask"].shape)
@@ -161,7 +164,7 @@ def masked(p: Problem, a: Arrays) -> Tensor:
 
 def aligned(p: Problem, m: Tensor, scores: Tensor) -> Tensor:
     """A mask over (batch, query, key) beside scores that have heads gets an axis of one head."""
-    return m.unsqueeze(1) if p.batched and p.headed and m.dim() == 3 and m.shape[0] == scores.shape[0] and not per_head(p) else m
+    return m.unsqueeze(1) if m.dim() == 3 and scores.dim() == 4 and not per_head(p) else m
 
 
 def per_head(p: Problem) -> bool:
@@ -176,7 +179,7 @@ def weights(p: Problem, a: Arrays) -> Tensor:
 
 
 def dropped(p: Problem, a: Arrays) -> Tensor:
-    return a["weights"].where(a["keep"].ne(0), 0).div(1 - (p.options.dropout or 0))
+    return a["weights"].mul(a["keep"]).div(1 - (p.options.dropout or 0))
 
 
 def attended(p: Problem, a: Arrays) -> Tensor:
@@ -198,7 +201,7 @@ def shared(p: Problem, a: Arrays, name: str) -> Tensor:
     return a[name].repeat_interleave(p.group, dim=-3)
 
 
-STEPS = {
+STEPS: dict[str, tuple[str, Callable[[Problem, Arrays], Tensor | None]]] = {
     "q": ("linear", lambda p, a: project(p, a, "q")),
     "k": ("linear", lambda p, a: project(p, a, "k")),
     "v": ("linear", lambda p, a: project(p, a, "v")),
@@ -209,7 +212,7 @@ STEPS = {
     "mask": ("masked_fill", mask),
     "masked": ("add", masked),
     "weights": ("softmax", weights),
-    "dropped": ("where, div", dropped),
+    "dropped": ("mul, div", dropped),
     "context": ("matmul", attended),
     "concat": ("transpose, flatten", concat),
     "output": ("linear or matmul", output),
@@ -256,7 +259,7 @@ def multihead(p: Problem, a: Arrays) -> Iterator[Opinion]:
     with torch.no_grad():
         out, w = module(x, x_kv, x_kv, attn_mask=multihead_mask(p, a), average_attn_weights=False)
     what = "nn.MultiheadAttention"
-    start = tuple(name for name in a.have if name in p.sources) + ("mask",)
+    start = (*(name for name in a.have if name in p.sources), "mask")
     lead = a["weights"].shape
     yield Opinion("weights", what, start, array(w.reshape(lead)))
     yield Opinion("output", what, start, array(out if p.batched else out.squeeze(0)))
@@ -276,8 +279,8 @@ def filled(p: Problem, a: Arrays) -> Any:
     bias = torch.cat([q[1], k[1], v[1]])
     w_o = stored(p, a["w_o"]) if "w_o" in a.have else torch.eye(width, dtype=dtype)
     b_o = a.get("b_o")
-    rest = {"in_proj_bias": bias, "out_proj.weight": w_o, "out_proj.bias": torch.zeros(width, dtype=dtype) if b_o is None else b_o}
-    module.load_state_dict(own | rest)
+    out = {"out_proj.weight": w_o, "out_proj.bias": torch.zeros(width, dtype=dtype) if b_o is None else b_o}
+    module.load_state_dict({**own, "in_proj_bias": bias, **out})
     return module.eval()
 
 

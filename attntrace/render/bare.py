@@ -7,7 +7,7 @@ from typing import Any, BinaryIO
 
 import numpy as np
 
-from attntrace.trace import Array
+from attntrace.tape import Array
 
 STRINGS = {np.inf: "Infinity", -np.inf: "-Infinity"}
 

@@ -64,22 +64,26 @@ def widest(texts: Iterable[str]) -> int:
     return max(map(cells, texts), default=0)
 
 
-def table(canvas: Canvas, head: Sequence[str], rows: Sequence[Sequence[str]], styles: Sequence[str], numeric: Sequence[bool]) -> None:
-    """Aligned columns under a heading; a row wider than the terminal is written as one cell a line."""
+Rows = Sequence[Sequence[str]]
+
+
+def table(canvas: Canvas, head: Sequence[str], rows: Rows, styles: Rows, numeric: Sequence[bool]) -> None:
+    """Aligned columns under a heading, each cell in its style; where that is too wide for the terminal, a cell a line."""
     widths = [widest(column) for column in zip(head, *rows, strict=True)]
-    if canvas.width is not None and sum(widths) + 2 * len(widths) > canvas.width:
+    if canvas.width is not None and sum(widths) + 2 * (len(widths) - 1) > canvas.width:
         stacked(canvas, head, rows, styles)
         return
     place = [right if n else left for n in numeric]
     canvas.line(*((f"{p(text, w)}  ", "dim") for p, text, w in zip(place, head, widths, strict=True)))
-    for row in rows:
-        canvas.line(*((f"{p(text, w)}  ", s) for p, text, w, s in zip(place, row, widths, styles, strict=True)))
+    for row, style in zip(rows, styles, strict=True):
+        canvas.line(*((f"{p(text, w)}  ", s) for p, text, w, s in zip(place, row, widths, style, strict=True)))
 
 
-def stacked(canvas: Canvas, head: Sequence[str], rows: Sequence[Sequence[str]], styles: Sequence[str]) -> None:
+def stacked(canvas: Canvas, head: Sequence[str], rows: Rows, styles: Rows) -> None:
+    """Each row as a block of lines: the first named cell and what stands before it, then a labelled cell a line."""
+    named = next(i for i, name in enumerate(head) if name)
     label = widest(head)
-    for row in rows:
-        canvas.line((row[0], styles[0]))
-        for name, text, style in zip(head[1:], row[1:], styles[1:], strict=True):
-            if text:
-                canvas.line((f"  {left(name, label)}  ", "dim"), (text, style))
+    for row, style in zip(rows, styles, strict=True):
+        canvas.line(*((f"{text} ", s) for text, s in zip(row[: named + 1], style, strict=False)))
+        for name, text, s in list(zip(head, row, style, strict=True))[named + 1 :]:
+            canvas.paragraph((f"  {left(name, label)}  ", "dim"), text, s)

@@ -19,4 +19,4 @@ def title(name: str) -> str:
 
 def write(out: BinaryIO, width: int | None, colour: bool) -> None:
     rows = [(name, title(name)) for name in bundled.names()]
-    table(Canvas(out, colour, width), ("name", "what it shows"), rows, ("bold cyan", ""), (False, False))
+    table(Canvas(out, colour, width), ("name", "what it shows"), rows, [("bold cyan", "")] * len(rows), (False, False))

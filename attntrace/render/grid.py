@@ -15,7 +15,7 @@ import numpy as np
 from attntrace.dtypes import working
 from attntrace.render.labels import GAP
 from attntrace.render.view import Shown
-from attntrace.trace import Array, row_argmax, row_sums
+from attntrace.tape import Array, row_argmax, row_sums
 
 THRESHOLD = 1000  # a tensor with more numbers is elided, as NumPy does
 EDGE = 3  # entries kept at each end of an elided axis
@@ -111,7 +111,7 @@ def widen(items: list[Any], positions: Sequence[int | None], gap: Any = GAP) -> 
 def marked(row: Array, best: int, top: float, columns: Sequence[int | None]) -> list[str]:
     """Where the row's largest entry is among the columns shown, and what equals it."""
     positions = [j for j in columns if j is not None]
-    if top != top:  # noqa: PLR0124 - NaN is not the largest of anything
+    if not top > -np.inf:  # NaN is not the largest of anything, and in a row of −∞ nothing is
         return [""] * len(positions)
     return ["max" if j == best else "tie" if v == top else "" for j, v in zip(positions, row.tolist(), strict=True)]
 

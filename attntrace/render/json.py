@@ -10,7 +10,6 @@ from __future__ import annotations
 import importlib.metadata
 import json
 import math
-import re
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, BinaryIO
 
@@ -18,11 +17,10 @@ import numpy as np
 
 from attntrace.errors import harmless
 from attntrace.render.view import Shown, View
-from attntrace.trace import Array
+from attntrace.tape import Array
 
 FORMAT = 1  # raised when a reader of the format before would misread it
 CHUNK = 1 << 14  # numbers made into text at a time
-NONFINITE = re.compile("-?Infinity|NaN")
 
 
 def write(view: View, out: BinaryIO) -> None:
@@ -124,7 +122,13 @@ def exact(array: Array) -> str:
         return json.dumps(array.tolist())
     wide = array.astype(np.float64, copy=False)
     written = json.dumps(wide.tolist())
-    return written if np.isfinite(wide).all() else NONFINITE.sub(r'"\g<0>"', written)
+    return written if np.isfinite(wide).all() else quoted(written)
+
+
+def quoted(written: str) -> str:
+    """The bare NaN, Infinity and -Infinity of `json` as strings; a regular expression would take four times as long."""
+    written = written.replace("NaN", '"NaN"').replace("Infinity", '"Infinity"')
+    return written.replace('-"Infinity"', '"-Infinity"')
 
 
 # ------------------------------------------------------------------ everything else
@@ -143,7 +147,8 @@ def data(value: Any) -> Any:
     if isinstance(value, Mapping):
         return {str(key): data(item) for key, item in value.items()}
     if isinstance(value, np.ndarray | np.generic):
-        return data(value.tolist())
+        own = value.tolist()
+        return str(value) if isinstance(own, np.generic) else data(own)  # a long double has no Python number
     if isinstance(value, list | tuple):
         return [data(item) for item in value]
     if isinstance(value, float) and not math.isfinite(value):

@@ -11,7 +11,7 @@ from attntrace.render.grid import Grid, grids
 from attntrace.render.labels import GAP
 from attntrace.render.text import axes_line, write_lines
 from attntrace.render.view import Shown, View
-from attntrace.trace import Note
+from attntrace.tape import Note
 
 PREAMBLE = r"""% A fragment by attntrace. The preamble of the document around it needs
 %   \usepackage{amsmath}
@@ -26,6 +26,7 @@ ESCAPES = {
     "<": r"\textless{}",
     ">": r"\textgreater{}",
     "|": r"\textbar{}",
+    '"': r"\char34{}",  # some languages of babel make accents of it
     "[": "{[}",  # after the end of a row, [ would begin an argument and * be swallowed
     "]": "{]}",
     "*": "{*}",

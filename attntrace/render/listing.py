@@ -13,7 +13,7 @@ from attntrace.render.view import Shown, View
 def write(view: View, out: BinaryIO) -> None:
     canvas = Canvas(out, view.colour, view.width)
     rows = [row(shown) for shown in view.shown]
-    table(canvas, ("step", "formula", "axes", "dtype", "from"), rows, ("bold cyan", "", "", "dim", "dim"), (False,) * 5)
+    table(canvas, ("step", "formula", "axes", "dtype", "from"), rows, [("bold cyan", "", "", "dim", "dim")] * len(rows), (False,) * 5)
 
 
 def row(shown: Shown) -> tuple[str, str, str, str, str]:

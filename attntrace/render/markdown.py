@@ -10,12 +10,12 @@ from attntrace.errors import plain
 from attntrace.render.grid import Grid, grids
 from attntrace.render.text import axes_line, write_lines
 from attntrace.render.view import Shown, View
-from attntrace.trace import Note
+from attntrace.tape import Note
 
-# What Markdown would read as markup. An underscore between letters means nothing to it (d_model); a colon does before a
-# word (https://, :tada:), a dot does after www.
-MARKUP = re.compile(r"[\\`*\[\]#~$=]|(?<![^\W_])_|_(?![^\W_])|:(?=\S)|(?<=www)\.", re.IGNORECASE)
-LIST = re.compile(r"^(\d*)([-+.)])")
+# What GitHub would read as markup. An underscore between letters (d_model) is none; the colon of https:// and the dot
+# of www. are, as they make a link. Emoji codes (:tada:) have no escape there.
+MARKUP = re.compile(r"[\\`*\[\]#~$=@]|(?<![^\W_])_|_(?![^\W_])|:(?=//)|(?<=www)\.", re.IGNORECASE)
+LIST = re.compile(r"^(\d*)([-+.)])")  # at the start of a line
 ENTITIES = str.maketrans({"&": "&amp;", "<": "&lt;", ">": "&gt;", "|": "&#124;"})
 
 

@@ -4,32 +4,48 @@ from __future__ import annotations
 
 import json
 import math
+from collections.abc import Sequence
 from typing import Any, BinaryIO
 
 from attntrace.render.canvas import Canvas, table
-from attntrace.verify import Report, Row
+from attntrace.verification import Report, Row
 
-HEAD = ("step", "held against", "largest error", "in ulps", "tolerance", "")
-STYLES = ("bold cyan", "", "", "", "dim", "bold")
+HEAD = ("", "step", "held against", "error", "ulps", "tolerance")
+NUMERIC = (False, False, False, True, True, True)
+AGREES, DIFFERS = "✓", "✗"
 
 
 def write(report: Report, out: BinaryIO, width: int | None, colour: bool) -> None:
     canvas = Canvas(out, colour, width)
-    table(canvas, HEAD, [cells(row) for row in report.rows], STYLES, (False, False, True, True, True, False))
+    rows(canvas, report.rows)
     if report.opinions:
         canvas.line()
-        canvas.paragraph("", "Several steps in one call:", "dim")
-        table(canvas, HEAD, [cells(row) for row in report.opinions], STYLES, (False, False, True, True, True, False))
+        canvas.line(("several steps in one call:", "dim"))
+        rows(canvas, report.opinions)
     canvas.line()
     if report.given:
         canvas.paragraph("", f"given, and so not compared: {', '.join(report.given)}", "dim")
+    for row in (*report.rows, *report.opinions):
+        if not row.difference.agrees:
+            place = f"{row.step}[{', '.join(map(str, row.difference.worst))}]"
+            canvas.paragraph((f"{DIFFERS} ", "bold red"), f"{row.step} differs from {row.what}, most at {place}")
     canvas.paragraph("", report.verdict, "bold green" if report.agrees else "bold red")
+
+
+def rows(canvas: Canvas, found: Sequence[Row]) -> None:
+    """A table of comparisons: ✓ or ✗, the largest error absolute and in units in the last place, and what was allowed."""
+    styles = ["bold green" if row.difference.agrees else "bold red" for row in found]
+    table(canvas, HEAD, [cells(row) for row in found], [(style, "bold", "", "", "", "dim") for style in styles], NUMERIC)
 
 
 def cells(row: Row) -> tuple[str, ...]:
     d = row.difference
-    verdict = "agrees" if d.agrees else f"differs at {row.step}[{', '.join(map(str, d.worst))}]"
-    return row.step, row.what, f"{d.error:.1e}", ulps(d.ulps), f"{d.tolerance:.1e}", verdict
+    mark = AGREES if d.agrees else DIFFERS
+    return mark, row.step, row.what, short(d.error), ulps(d.ulps), short(d.tolerance)
+
+
+def short(v: float) -> str:
+    return f"{v:.1e}" if v else "0"
 
 
 def ulps(n: float) -> str:

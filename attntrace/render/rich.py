@@ -8,13 +8,13 @@ from typing import BinaryIO
 from attntrace.errors import cells, plain
 from attntrace.render.canvas import Canvas, Span, left, right, widest
 from attntrace.render.grid import Grid, grids
+from attntrace.render.labels import GAP
 from attntrace.render.text import axes_line
 from attntrace.render.view import Shown, View
-from attntrace.trace import Note
+from attntrace.tape import Note
 
 MARKS = {"max": "▸", "tie": "=", "": " "}
 STYLES = {"max": "bold green", "tie": "green", "": ""}
-GAPS = {"…", ""}
 
 
 def write(view: View, out: BinaryIO) -> None:
@@ -73,10 +73,10 @@ def matrix(canvas: Canvas, grid: Grid) -> None:
         canvas.line((f"   {grid.caption}", "bold"))
     label = widest(grid.rows)
     widths = [1 + widest((name, *column)) for name, column in zip(grid.columns, zip(*grid.numbers, strict=True), strict=True)]
-    spans = list(blocks(widths, label, tail(grid), canvas.width))
+    spans = blocks(widths, label, tail(grid), canvas.width)
     for start, stop in spans:
         if len(spans) > 1:
-            canvas.line((f"   columns {grid.columns[start]} to {grid.columns[stop - 1]}", "dim"))
+            canvas.line((f"   {columns(grid, start, stop)}", "dim"))
         block(canvas, grid, label, widths, start, stop, last=stop == len(widths))
         canvas.line()
     if grid.left_out:
@@ -84,18 +84,31 @@ def matrix(canvas: Canvas, grid: Grid) -> None:
         canvas.line()
 
 
+def columns(grid: Grid, start: int, stop: int) -> str:
+    """`columns t0 to t4`: what a block holds; the gap of an elided matrix has no name."""
+    shown = [name for name in grid.columns[start:stop] if name != GAP]
+    return f"column {shown[0]}" if len(shown) == 1 else f"columns {shown[0]} to {shown[-1]}" if shown else "columns left out"
+
+
 def tail(grid: Grid) -> int:
     """The cells that the row sums, and the largest entries where they are told, take after the last column."""
     return 5 + widest(("sum", *grid.sums)) + (2 + widest(("largest", *grid.largest)) if grid.largest else 0)
 
 
-def blocks(widths: Sequence[int], label: int, end: int, width: int | None) -> Iterator[tuple[int, int]]:
-    """Runs of columns (start, stop) that fit the width, at least one column each; the last has room for the row sums."""
-    room = 10**9 if width is None else width - label
+def blocks(widths: Sequence[int], label: int, end: int, width: int | None) -> list[tuple[int, int]]:
+    """Runs of columns (start, stop) that fit the width, as even as they can be; the last has room for the row sums."""
+    room = 10**9 if width is None else width - label - end
+    several = list(packed(widths, room, len(widths)))
+    most = -(-len(widths) // len(several))
+    even = list(packed(widths, room, most))
+    return even if len(even) == len(several) else several
+
+
+def packed(widths: Sequence[int], room: int, most: int) -> Iterator[tuple[int, int]]:
+    """Runs of at most `most` columns that fit into `room`; a column that is wider than that has one to itself."""
     start = used = 0
     for j, w in enumerate(widths):
-        needed = used + 2 + w + (end if j == len(widths) - 1 else 0)
-        if needed > room and j > start:
+        if j > start and (used + 2 + w > room or j - start == most):
             yield start, j
             start, used = j, 0
         used += 2 + w

@@ -16,3 +16,7 @@ def axes_line(shown: Shown) -> str:
 def write_lines(lines: Iterable[str], out: BinaryIO) -> None:
     """Write each line as it comes, so that a large trace is never one string."""
     out.writelines(f"{line}\n".encode() for line in lines)
+
+
+def write_text(text: str, out: BinaryIO) -> None:
+    out.write(text.encode())

@@ -8,7 +8,7 @@ from functools import cached_property
 
 from attntrace.errors import AttnTraceError
 from attntrace.render.labels import legible
-from attntrace.trace import Array, Note, Step, Trace, row_argmax, row_sums
+from attntrace.tape import Array, Note, Step, Trace, row_argmax, row_sums
 
 
 @dataclass(frozen=True)

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator, Sequence
 import numpy as np
 
 from attntrace.dtypes import largest, working
-from attntrace.trace import Array, Note, Step, Trace
+from attntrace.tape import Array, Note, Step, Trace
 
 SATURATED = 0.9999  # a row with a weight above it has next to no gradient left
 MANY = 4  # places named in one note
@@ -39,7 +39,7 @@ def bounds(values: Array) -> tuple[float, float]:
 def calm(step: Step) -> bool:
     """Whether there is nothing but finite numbers, and the −∞ that masks are made of."""
     low, high = bounds(step.values)
-    return bool(np.isfinite(high) and (np.isfinite(low) or step.name in MASKED and not np.isnan(low)))
+    return bool(np.isfinite(high) and (np.isfinite(low) or (step.name in MASKED and not np.isnan(low))))
 
 
 def strange(step: Step, what: str) -> Array:
@@ -88,7 +88,8 @@ def became_infinite(step: Step) -> Iterator[Note]:
 
 def reason(step: Step, what: str, mask: Array, sources: Sequence[Step]) -> str:
     where = f"first {what} computed: {listing(step.name, mask)}"
-    origins = [cell(o.name, place) for o in sources for place in places(strange(o, "NaN") | strange(o, "infinity"))[:1]]
+    causes = ["infinity"] if what == "infinity" else ["NaN", "infinity"]  # ∞ − ∞ and 0 · ∞ are NaN
+    origins = [cell(o.name, place) for o in sources for cause in causes for place in places(strange(o, cause))[:1]]
     if origins:
         return f"{where}; it comes from {' and '.join(origins)}"
     if what == "infinity":
@@ -168,4 +169,8 @@ def odd_mask(step: Step) -> Iterator[Note]:
 
 
 Look = Callable[[Step], Iterator[Note]]
-LOOKS: dict[str, tuple[Look, ...]] = {"weights": (rows_without_keys, ties, saturated), "dropped": (dropped_sums,), "mask": (odd_mask,)}
+LOOKS: dict[str, tuple[Look, ...]] = {
+    "weights": (rows_without_keys, ties, saturated),
+    "dropped": (dropped_sums,),
+    "mask": (odd_mask,),
+}

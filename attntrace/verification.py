@@ -12,7 +12,9 @@ from attntrace.compare import Difference, accumulated, difference, tolerance
 from attntrace.errors import AttnTraceError
 from attntrace.problem import Problem
 from attntrace.reference import Opinion, reference
-from attntrace.trace import Array, Trace
+from attntrace.tape import Array, Trace
+
+MASKED = ("mask", "masked")  # steps in which −∞ is what it should be
 
 
 @dataclass(frozen=True)
@@ -68,11 +70,22 @@ def verify(problem: Problem, trace: Trace, against: str = "torch", only: Collect
         for name, what, theirs in framework.steps(problem, have)
         if only is None or name in only
     )
-    opinions = tuple(opinion_row(o, trace, have) for o in framework.whole(problem, have) if only is None or o.step in only)
+    asked = framework.whole(problem, have) if finite(have) else ()
+    opinions = tuple(opinion_row(o, trace, have) for o in asked if only is None or o.step in only)
     if not rows:
         raise AttnTraceError(f"nothing to compare: {framework.NAME} gives none of these steps")
-    given = tuple(s.name for s in trace if s.given and s.name not in {row.step for row in rows} and (only is None or s.name in only))
+    compared = {row.step for row in rows}
+    given = tuple(s.name for s in trace if s.given and s.name not in compared and (only is None or s.name in only))
     return Report(framework.NAME, framework.version(), rows, opinions, given)
+
+
+def finite(have: Mapping[str, Array]) -> bool:
+    """Whether there are only numbers, and the −∞ of masks. A call that spans several steps may keep to itself what overflows
+    between them (torch's attention adds half precision up in float32), and takes its own ways with NaN: no right or wrong."""
+    return all(
+        not (np.isnan(values).any() or np.isposinf(values).any() or (name not in MASKED and np.isneginf(values).any()))
+        for name, values in have.items()
+    )
 
 
 def opinion_row(o: Opinion, trace: Trace, have: Mapping[str, Array]) -> Row:
