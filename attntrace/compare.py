@@ -64,7 +64,7 @@ def distance(ours: Array, theirs: Array, step: Step) -> Array:
 
 def spacing(values: Array, step: Step) -> Array:
     """The distance from each value to the next one in the dtype of the step: one unit in the last place."""
-    size = np.minimum(np.abs(values), largest(step.dtype))
+    size = np.abs(values).clip(smallest(step.dtype), largest(step.dtype))
     _, exponent = np.frexp(size)  # size is a number in [0.5, 1) times 2 to this
     ulp: Array = np.maximum(np.ldexp(epsilon(step.dtype), exponent - 1), smallest(step.dtype))
     return ulp

@@ -309,6 +309,7 @@ def test_padding_at_the_end_lies_in_the_future_of_real_tokens():
 
 
 def test_fully_masked_row():
+    near(values("fully-masked-row", "scores"), [[0, 0, 0], [0, 1, 3], [0, 2, 1]])
     weights = values("fully-masked-row", "weights")
     near(weights, [[0, 0, 0], [0, 1, 0], [0, *softmax(1, 0.5)]])
     near(values("fully-masked-row", "output"), weights[:, 1:])

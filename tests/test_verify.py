@@ -106,12 +106,12 @@ def last_nudge(values: np.ndarray) -> np.ndarray:
     return values
 
 
-def reverse(values: np.ndarray) -> np.ndarray:
+def shift(values: np.ndarray) -> np.ndarray:
     """All numbers there, in the wrong order."""
-    return values.ravel()[::-1].reshape(values.shape).copy()
+    return np.roll(values.ravel(), 1).reshape(values.shape)
 
 
-def zeros(values: np.ndarray) -> np.ndarray:
+def even(values: np.ndarray) -> np.ndarray:
     return np.full_like(values, 0.125)
 
 
@@ -146,24 +146,28 @@ def test_without_a_fault_all_steps_agree(config: dict[str, Any]) -> None:
     assert found.first is None
 
 
-@pytest.mark.parametrize("spoil", [nudge, last_nudge, reverse, zeros, not_a_number, infinite])
 @pytest.mark.parametrize(("name", "step"), CASES, ids=[f"{name}: {step}" for name, step in CASES])
-def test_a_fault_is_found_and_named(name: str, step: str, spoil: Any) -> None:
-    found = report(PROBLEMS[name], step, spoil)
+def test_a_fault_is_found_and_named(name: str, step: str) -> None:
+    """Only the faulty step differs: those after it are recomputed from it, and so are right. The cell is named too."""
+    found = report(PROBLEMS[name], step, nudge)
     assert not found.agrees
-    assert found.first is not None
     assert found.first.step == step
     assert f"the first that differs is {step} (" in found.verdict
-
-
-@pytest.mark.parametrize(("name", "step"), CASES, ids=[f"{name}: {step}" for name, step in CASES])
-def test_only_the_faulty_step_differs(name: str, step: str) -> None:
-    """Steps after it are recomputed from it, and so are right; the cell is named too."""
-    found = report(PROBLEMS[name], step, nudge)
     wrong = [row for row in found.rows if not row.difference.agrees]
     assert [row.step for row in wrong] == [step]
     right = attntrace.trace(PROBLEMS[name])[step].values
     assert nudge(np.array(right))[wrong[0].difference.worst] != right[wrong[0].difference.worst]
+
+
+EVERY_STEP = {"fused causal with biases", "grouped heads", "dropout"}  # all steps there are
+
+
+@pytest.mark.parametrize("spoil", [last_nudge, shift, even, not_a_number, infinite])
+@pytest.mark.parametrize(("name", "step"), [case for case in CASES if case[0] in EVERY_STEP])
+def test_other_faults_are_found_and_named(name: str, step: str, spoil: Any) -> None:
+    found = report(PROBLEMS[name], step, spoil)
+    assert not found.agrees
+    assert found.first.step == step
 
 
 FORMULAS = {
@@ -372,7 +376,8 @@ def step_of(operation: Any, *operands: np.ndarray, name: str = "float64") -> Any
     kind = dtype(name)
     given = [SimpleNamespace(values=o.astype(kind), operation=None, shape=o.shape, dtype=kind) for o in operands]
     wide = [g.values.astype(np.float32) if kind.itemsize < 4 else g.values for g in given]
-    values = operation.forward(*wide).astype(kind)
+    with np.errstate(all="ignore"):
+        values = operation.forward(*wide).astype(kind)
     return SimpleNamespace(values=values, operation=operation, operands=given, shape=values.shape, dtype=kind)
 
 

@@ -69,7 +69,7 @@ class NumPyLegacy:
 
 
 class Torch:
-    """torch.manual_seed(seed), then torch.randn, rand, randint or dropout on the CPU, in float32 unless a draw names a dtype."""
+    """torch.manual_seed(seed), then torch.randn, rand, randint, dropout on the CPU, in float32 unless a draw names a dtype."""
 
     def __init__(self, seed: int) -> None:
         try:

@@ -62,7 +62,7 @@ class Draft:
     def change(self, path: Path, value: Any, option: str) -> None:
         put(self.data, path, value, option)
         self.changes.append((path, option))
-        self.trusted = self.trusted and path == ("seed",) and value in range(2**64)
+        self.trusted = self.trusted and path == ("seed",) and type(value) is int and 0 <= value < 2**64
 
     def locate(self, fault: Fault) -> Fault:
         """The fault with the place of its key in the file, or the option that brought it about."""

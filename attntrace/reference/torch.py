@@ -248,7 +248,7 @@ def multihead_fits(p: Problem, have: Mapping[str, Array]) -> bool:
     inner = p.sizes["d_k"] * p.sizes.get("head", 1)
     square = inner == width == p.sizes["d_v"] * p.sizes.get("head", 1) == p.sizes.get("d_out", width)
     biases = {name for name in ("b_q", "b_k", "b_v") if name in p.sources}
-    whole_rows = not np.isneginf(have.get("masked", have["scaled"]).astype(np.float32).max(axis=-1)).any()
+    whole_rows = not (have.get("masked", have["scaled"]) == -np.inf).all(axis=-1).any()
     return square and len(biases) in (0, 3) and whole_rows and np.dtype(p.options.dtype).itemsize >= 4
 
 

@@ -12,9 +12,9 @@ from attntrace.render.text import axes_line, write_lines
 from attntrace.render.view import Shown, View
 from attntrace.tape import Note
 
-# What GitHub would read as markup. An underscore between letters (d_model) is none; the colon of https:// and the dot
-# of www. are, as they make a link. Emoji codes (:tada:) have no escape there.
-MARKUP = re.compile(r"[\\`*\[\]#~$=@]|(?<![^\W_])_|_(?![^\W_])|:(?=//)|(?<=www)\.", re.IGNORECASE)
+# What GitHub would read as markup. An underscore before a letter (d_model) may stay, since it can close no emphasis. The
+# colon of https:// and the dot of www. make a link. Emoji codes (:tada:) have no escape there.
+MARKUP = re.compile(r"[\\`*\[\]#~$=@]|_(?![^\W_])|:(?=//)|(?<=www)\.", re.IGNORECASE)
 LIST = re.compile(r"^(\d*)([-+.)])")  # at the start of a line
 ENTITIES = str.maketrans({"&": "&amp;", "<": "&lt;", ">": "&gt;", "|": "&#124;"})
 

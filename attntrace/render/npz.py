@@ -1,7 +1,7 @@
 """NPZ: one array per step, under its name, for `numpy.load`.
 
 The arrays keep their dtype, except that bfloat16, which NumPy itself does not know, is widened to float32. Equal traces
-give equal bytes: the entries carry no date.
+give equal bytes: zipfile dates such entries 1980.
 """
 
 from __future__ import annotations
@@ -19,8 +19,7 @@ def write(view: View, out: BinaryIO) -> None:
     """Write one step after the other, where `numpy.savez` would want all arrays at once."""
     with zipfile.ZipFile(Stream(out), "w") as archive:
         for s in view.shown:
-            entry = zipfile.ZipInfo(f"{s.name}.npy")  # dated 1980
-            with archive.open(entry, "w", force_zip64=True) as file:
+            with archive.open(f"{s.name}.npy", "w", force_zip64=True) as file:
                 np.lib.format.write_array(file, portable(s.values), allow_pickle=False)
 
 

@@ -32,7 +32,7 @@ def write(view: View, out: BinaryIO) -> None:
 
 def notes(canvas: Canvas, found: Sequence[Note]) -> None:
     for note in found:
-        canvas.paragraph(("note: ", "bold yellow"), f"{note.step + ': ' if note.step else ''}{plain(note.message)}")
+        canvas.paragraph(("note: ", "bold yellow"), plain(note.message))
 
 
 def step(canvas: Canvas, view: View, shown: Shown) -> bool:
