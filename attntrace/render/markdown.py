@@ -12,7 +12,7 @@ from attntrace.render.text import axes_line, write_lines
 from attntrace.render.view import Shown, View
 from attntrace.tape import Note
 
-# What GitHub would read as markup. An underscore before a letter (d_model) may stay, since it can close no emphasis. The
+# What GitHub would read as markup. An underscore before a letter (d_model) may stay: it cannot close any emphasis. The
 # colon of https:// and the dot of www. make a link. Emoji codes (:tada:) have no escape there.
 MARKUP = re.compile(r"[\\`*\[\]#~$=@]|_(?![^\W_])|:(?=//)|(?<=www)\.", re.IGNORECASE)
 LIST = re.compile(r"^(\d*)([-+.)])")  # at the start of a line
