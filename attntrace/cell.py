@@ -7,14 +7,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
-
-from attntrace.errors import AttnTraceError, plain
+from attntrace.errors import AttnTraceError
 
 Index = tuple[Any, ...]  # of int, slice and Ellipsis
 
 CELL = re.compile(r"\s*([A-Za-z_]\w*)\s*((?:\[[^\[\]]*\]\s*)*)", re.ASCII)
-NUMBER = re.compile(r"[+-]?\d{1,18}", re.ASCII)
+NUMBER = re.compile(r"[+-]?\d{1,30}", re.ASCII)  # more digits are no position, and Python reads at most some thousands
+SHOWN = 40  # characters of the text that a message quotes
 
 
 @dataclass(frozen=True)
@@ -28,33 +27,38 @@ class Cell:
         return self.name + (f"[{', '.join(map(word, self.index))}]" if self.index else "")
 
     def within(self, axes: Sequence[str], shape: Sequence[int]) -> tuple[int, ...]:
-        """The shape of what the index takes out of an array of `shape`. Raises AttnTraceError when it takes nothing."""
+        """The shape of what the index takes out of an array of `shape`, which may be larger than any memory.
+
+        Raises AttnTraceError when it takes nothing."""
         self._count(axes)
+        taken = []
         for item, axis, size in self._pairs(axes, shape):
-            if isinstance(item, int) and not -size <= item < size:
-                raise AttnTraceError(
-                    f"{self}: index {item} is out of range: axis {axis} has {size} {'entry' if size == 1 else 'entries'}, "
-                    f"numbered 0 to {size - 1}"
-                )
-        taken = np.broadcast_to(np.False_, shape)[self.index].shape  # no memory, whatever the shape
+            if isinstance(item, slice):
+                taken.append(len(range(*item.indices(size))))
+            elif not -size <= item < size:
+                raise AttnTraceError(f"{self}: index {item} is out of range: axis {axis} has {numbered(size)}")
         if 0 in taken:
             raise AttnTraceError(f"{self}: selects nothing from shape {' × '.join(map(str, shape))}")
-        return taken
+        return tuple(taken)
 
     def _count(self, axes: Sequence[str]) -> None:
         given = sum(item is not Ellipsis for item in self.index)
         if len(self.index) - given > 1:
-            raise AttnTraceError(f"{self}: more than one ...")
+            raise AttnTraceError(f"{self}: expected at most one ..., found {len(self.index) - given}")
         if given > len(axes):
-            raise AttnTraceError(f"{self}: {given} indexes, but {self.name} has {len(axes)} axes ({', '.join(axes)})")
+            most = f"at most {len(axes)} ({', '.join(axes)})"
+            raise AttnTraceError(f"{self}: {self.name} takes one index for each axis: expected {most}, found {given}")
 
     def _pairs(self, axes: Sequence[str], shape: Sequence[int]) -> list[tuple[Any, str, int]]:
-        """Each item of the index with the axis it applies to."""
+        """Each axis with the item of the index that applies to it; axes that the index leaves out are taken whole."""
         index = list(self.index)
-        if Ellipsis in index:
-            at = index.index(Ellipsis)
-            index[at : at + 1] = [slice(None)] * (len(axes) - len(index) + 1)
-        return list(zip(index, axes, shape, strict=False))
+        at = index.index(Ellipsis) if Ellipsis in index else len(index)
+        index[at : at + 1] = [slice(None)] * (len(axes) - len(index) + (at < len(index)))
+        return list(zip(index, axes, shape, strict=True))
+
+
+def numbered(size: int) -> str:
+    return f"{size} {'entry' if size == 1 else 'entries'}, numbered " + (f"0 to {size - 1}" if size > 1 else "0")
 
 
 def word(item: Any) -> str:
@@ -70,7 +74,7 @@ def parse(text: str) -> Cell:
     """`weights`, `weights[0]`, `weights[0, 1]`, `weights[0][1]`, `x[:, 3:]`, `q[..., -1]`."""
     match = CELL.fullmatch(text)
     if not match:
-        raise AttnTraceError(f"{plain(text)!r}: expected a name with an index, such as weights, weights[0,1] or x[:,3:]")
+        raise AttnTraceError(f"{clipped(text)}: expected a name with an index, such as weights, weights[0,1] or x[:,3:]")
     groups = re.findall(r"\[([^\[\]]*)\]", match[2])
     items = [item for group in groups for item in group.removesuffix(",").split(",")]
     return Cell(match[1], tuple(parse_item(item.strip(), text) for item in items))
@@ -81,10 +85,15 @@ def parse_item(item: str, text: str) -> Any:
         return Ellipsis
     parts = [part.strip() for part in item.split(":")]
     if len(parts) > 3 or not all(NUMBER.fullmatch(part) or (not part and len(parts) > 1) for part in parts):
-        raise AttnTraceError(f"{plain(text)!r}: {plain(item)!r} is not an index; expected a whole number, a slice such as 1:3, or ...")
+        found = clipped(item) if item else "nothing"
+        raise AttnTraceError(f"{clipped(text)}: expected an index such as 0, -1, 1:3 or ..., found {found}")
     numbers = [int(part) if part else None for part in parts]
     if len(numbers) == 1:
         return numbers[0]
     if len(numbers) == 3 and numbers[2] == 0:
-        raise AttnTraceError(f"{plain(text)!r}: the step of a slice cannot be 0")
+        raise AttnTraceError(f"{clipped(text)}: the step of a slice cannot be 0")
     return slice(*numbers)
+
+
+def clipped(text: str) -> str:
+    return repr(text if len(text) <= SHOWN else f"{text[: SHOWN - 1]}…")

@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator, Sequence
 import numpy as np
 
 from attntrace.dtypes import largest, working
+from attntrace.ops import Dropout
 from attntrace.tape import Array, Note, Step, Trace
 
 SATURATED = 0.9999  # a row with a weight above it has next to no gradient left
@@ -25,9 +26,10 @@ def notes(trace: Trace) -> list[Note]:
 
 def look_at(step: Step) -> Iterator[Note]:
     """The notes about one computed step."""
-    yield from given_not_finite(step) if step.given else became_infinite(step)
-    for look in LOOKS.get(step.name, ()):
-        yield from look(step)
+    looks = (given_not_finite if step.given else became_infinite, *LOOKS.get(step.name, ()))
+    with np.errstate(all="ignore"):  # bfloat16 warns when NaN is compared
+        found = [note for look in looks for note in look(step)]
+    yield from found
 
 
 def bounds(values: Array) -> tuple[float, float]:
@@ -140,6 +142,9 @@ def saturated(step: Step) -> Iterator[Note]:
 
 
 def dropped_sums(step: Step) -> Iterator[Note]:
+    """Dropout at work; at a rate of 0 it changes nothing."""
+    if isinstance(step.operation, Dropout) and step.operation.rate == 0:
+        return
     yield Note(
         "dropout-sums",
         step.name,

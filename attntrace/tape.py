@@ -51,10 +51,10 @@ class Step:
 
     def _compute(self) -> Array:
         with np.errstate(all="ignore"):  # overflow and NaN are shown by the trace and named by its notes
-            result = self._result()
+            result = self._result().astype(self.dtype, copy=False)
         if result.shape != self.shape:
             raise AssertionError(f"step {self.name}: axes {self.axes} promise {self.shape}, computed {result.shape}")
-        return result.astype(self.dtype, copy=False)
+        return result
 
     def _result(self) -> Array:
         if self.operation is None:
@@ -163,34 +163,45 @@ class Trace:
     def names(self) -> list[str]:
         return list(self._steps)
 
+    def needed(self, names: Collection[str] | None) -> list[Step]:
+        """The steps that `names` are computed from, and they themselves, in order; all steps, when None."""
+        if names is None:
+            return list(self)
+        wanted = {self[name].name for name in names}
+        for step in reversed(list(self)):
+            if step.name in wanted:
+                wanted.update(o.name for o in step.operands)
+        return [step for step in self if step.name in wanted]
+
     def play(self, keep: Collection[str] | None = None) -> Iterator[Step]:
-        """Compute and yield one step after the other. Of steps that are not in `keep`, the numbers are let go of as soon
-        as no later step reads them. Raises AttnTraceError, before anything is computed, when it would not fit in memory."""
+        """Compute and yield one step after the other: all, or those that the steps in `keep` need, whose numbers are let
+        go of as soon as no later step reads them. Raises AttnTraceError, before anything is computed, when it would not
+        fit in memory."""
         self.fits(keep)
         released = self._released(keep)
-        for step in self:
+        for step in self.needed(keep):
             step.values  # noqa: B018 - reading computes
             yield step
             for done in released.get(step.name, ()):
                 done.forget()
 
     def _released(self, keep: Collection[str] | None) -> dict[str, list[Step]]:
-        """For each step, by name, the steps that nobody reads after it."""
+        """For each step, by name, the steps that nobody reads after it. Inputs stay: the problem holds them."""
         if keep is None:
             return {}
-        last = {o.name: step for step in self for o in (step, *step.operands)}
+        last = {o.name: step for step in self.needed(keep) for o in (step, *step.operands)}
         result: dict[str, list[Step]] = {}
         for name, reader in last.items():
-            if name not in keep:
-                result.setdefault(reader.name, []).append(self._steps[name])
+            if name not in keep and not self[name].given:
+                result.setdefault(reader.name, []).append(self[name])
         return result
 
     def peak(self, keep: Collection[str] | None = None) -> int:
-        """The largest number of bytes that `play` holds at one time."""
-        held = peak = 0
+        """The largest number of bytes that `play` holds at one time. All inputs are read at once, when one of them is."""
+        held = peak = sum(step.nbytes for step in self if step.given)
         released = self._released(keep)
-        for step in self:
-            held += step.nbytes
+        for step in self.needed(keep):
+            held += 0 if step.given else step.nbytes
             peak = max(peak, held)
             held -= sum(s.nbytes for s in released.get(step.name, ()))
         return peak
@@ -199,7 +210,7 @@ class Trace:
         """Raise AttnTraceError when the trace needs more memory than there is."""
         need, have = self.peak(keep), available()
         if need > have:
-            largest = max(self, key=lambda s: s.nbytes)
+            largest = max(self.needed(keep), key=lambda s: s.nbytes)
             raise AttnTraceError(
                 f"this trace needs {human(need)} of memory and {human(have)} are free: its largest step, {largest.name}, "
                 f"has shape {largest.shape} and takes {human(largest.nbytes)}; use fewer tokens, a smaller dtype, "

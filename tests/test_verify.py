@@ -201,12 +201,12 @@ def test_a_fused_matrix_read_in_another_layout_is_found(layout: str) -> None:
     assert verify(attntrace.load(config), attntrace.trace(other)).first.step == "q"
 
 
-@pytest.mark.parametrize("name", ["float32", "float16", "bfloat16"])
+@pytest.mark.parametrize(("name", "part"), [("float32", 1e-4), ("float16", 0.02), ("bfloat16", 0.06)])
 @pytest.mark.parametrize("step", compared(HEADED))
-def test_a_fault_of_a_few_percent_is_found_in_every_dtype(name: str, step: str) -> None:
+def test_a_fault_is_found_in_every_dtype(name: str, part: float, step: str) -> None:
     def spoil(values: np.ndarray) -> np.ndarray:
         at = np.unravel_index(int(np.abs(values).argmax()), values.shape)
-        values[at] *= 1.06
+        values[at] *= 1 + part
         return values
 
     assert report({**HEADED, "dtype": name}, step, spoil).first.step == step

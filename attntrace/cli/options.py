@@ -1,12 +1,13 @@
-"""The options that commands share, each written once; a command takes a group of them as one argument."""
+"""The options that commands share, each written once; a command takes a group of them as one argument.
 
-from __future__ import annotations
+Annotations are evaluated here, and not put off, since `grouped` reads them at every start.
+"""
 
 from collections.abc import Callable
-from dataclasses import MISSING, dataclass, fields
+from dataclasses import dataclass, fields
 from enum import Enum
 from functools import wraps
-from inspect import Parameter, signature
+from inspect import Parameter, Signature, signature
 from typing import Annotated, Any, Optional, get_type_hints
 
 import typer
@@ -93,7 +94,8 @@ class Output:
         Optional[str], option("--output", "-o", metavar="FILE", help="Write to FILE, whole or not at all.", panel=OUTPUT)
     ] = None
     precision: Annotated[
-        Optional[int], option("--precision", min=0, max=17, help="Decimals shown (4); JSON, CSV and NPZ are exact.", panel=OUTPUT)
+        Optional[int],
+        option("--precision", min=0, max=17, help="Decimals shown (4); JSON, CSV and NPZ are exact.", panel=OUTPUT),
     ] = None
     full: Annotated[bool, option("--full", help="Print large tensors whole.", panel=OUTPUT)] = False
     color: Annotated[Colour, option("--color", help="auto obeys NO_COLOR and FORCE_COLOR.", panel=OUTPUT)] = Colour.auto
@@ -104,29 +106,28 @@ class Output:
 GROUPS = (Source, Choice, Output)
 
 
-def grouped(function: Callable[..., None]) -> Callable[..., None]:
+def grouped(function: Callable[..., Any]) -> Callable[..., Any]:
     """A command whose arguments of type Source, Choice or Output appear to Typer as the options that they are made of."""
-    hints = get_type_hints(function, include_extras=True)
-    parameters: list[Parameter] = []
-    for name, parameter in signature(function).parameters.items():
-        group = hints[name]
-        flat = [own(f, get_type_hints(group, include_extras=True)) for f in fields(group)] if group in GROUPS else None
-        parameters += flat or [parameter.replace(annotation=group, kind=Parameter.KEYWORD_ONLY)]
+    kinds = get_type_hints(function, include_extras=True)
+    given_as = {name: options_of(parameter, kinds[name]) for name, parameter in signature(function).parameters.items()}
+
+    def argument(name: str, given: dict[str, Any]) -> Any:
+        kind = kinds[name]
+        return kind(**{option.name: given[option.name] for option in given_as[name]}) if kind in GROUPS else given[name]
 
     @wraps(function)
-    def command(**given: Any) -> None:
-        arguments = {}
-        for name in signature(function).parameters:
-            group = hints[name]
-            arguments[name] = group(**{f.name: given[f.name] for f in fields(group)}) if group in GROUPS else given[name]
-        function(**arguments)
+    def command(**given: Any) -> Any:
+        return function(**{name: argument(name, given) for name in given_as})
 
-    command.__signature__ = signature(function).replace(parameters=parameters)  # type: ignore[attr-defined]
-    command.__annotations__ = {p.name: p.annotation for p in parameters}
+    flat = [option for options in given_as.values() for option in options]
+    command.__signature__ = Signature(flat)  # type: ignore[attr-defined]
+    command.__annotations__ = {option.name: option.annotation for option in flat}
     del command.__wrapped__
     return command
 
 
-def own(f: Any, hints: dict[str, Any]) -> Parameter:
-    default = Parameter.empty if f.default is MISSING else f.default
-    return Parameter(f.name, Parameter.KEYWORD_ONLY, default=default, annotation=hints[f.name])
+def options_of(parameter: Parameter, kind: Any) -> list[Parameter]:
+    """The options that make up an argument: the fields of a group, or the argument itself."""
+    if kind in GROUPS:
+        return [Parameter(f.name, Parameter.KEYWORD_ONLY, default=f.default, annotation=f.type) for f in fields(kind)]
+    return [parameter.replace(annotation=kind, kind=Parameter.KEYWORD_ONLY)]

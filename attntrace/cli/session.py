@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import importlib
 import os
-import secrets
 import shutil
 import sys
 from collections.abc import Callable, Iterator, Sequence
@@ -90,7 +89,9 @@ def by_extension(file: str | None) -> Format | None:
         return None
     suffix = Path(file).suffix.lower()
     if suffix not in EXTENSIONS:
-        raise AttnTraceError(f"--output {file}: the extension {suffix} tells no format; use {', '.join(EXTENSIONS)}, or say --format")
+        raise AttnTraceError(
+            f"--output {file}: the extension {suffix} tells no format; use {', '.join(EXTENSIONS)}, or say --format"
+        )
     return EXTENSIONS[suffix]
 
 
@@ -153,7 +154,7 @@ def whole_file(name: str) -> Iterator[BinaryIO]:
             with open(path, "wb") as file:
                 yield file
             return
-        beside = path.with_name(f".{path.name}.{secrets.token_hex(4)}.tmp")
+        beside = path.with_name(f".{path.name}.{os.urandom(4).hex()}.tmp")
         try:
             with open(beside, "xb") as file:
                 yield file

@@ -193,8 +193,8 @@ def sound(path: Path) -> Iterator[None]:
 # Text
 
 
-def text(file: io.BufferedReader, path: Path, limit: int) -> str:
-    data = file.read(limit + 1)
+def text(file: IO[bytes], path: Path | str, limit: int = TEXT_LIMIT) -> str:
+    data = bytes(at_most(file, limit + 1))
     if len(data) > limit:
         raise bad(path, f"is larger than {limit} bytes, the most that is read as text")
     if (at := data.find(b"\0")) >= 0:
@@ -205,7 +205,7 @@ def text(file: io.BufferedReader, path: Path, limit: int) -> str:
         raise not_text(path, data, error.start, f"the byte 0x{data[error.start]:02x}") from error
 
 
-def not_text(path: Path, data: bytes, at: int, what: str) -> AttnTraceError:
+def not_text(path: Path | str, data: bytes, at: int, what: str) -> AttnTraceError:
     """Names the format when it is a known one, and otherwise the first byte that is not text."""
     found = signature(data) or f"{what} at offset {at} (line {data.count(10, 0, at) + 1})"
     return bad(path, f"holds {found}, expected UTF-8 text")
@@ -240,11 +240,17 @@ class Block:
 
 def exactly(stream: IO[bytes], count: int) -> bytearray:
     """`count` bytes, gathered as they come: a promise of more than there is costs no memory."""
+    data = at_most(stream, count)
+    if len(data) < count:
+        raise EOFError(f"it ends after {len(data)} of {count} bytes of numbers")
+    return data
+
+
+def at_most(stream: IO[bytes], count: int) -> bytearray:
+    """`count` bytes, or what there is; a stream asked for all of them at once would make room for all of them."""
     data = bytearray()
     while len(data) < count and (chunk := stream.read(min(CHUNK, count - len(data)))):
         data += chunk
-    if len(data) < count:
-        raise EOFError(f"it ends after {len(data)} of {count} bytes of numbers")
     return data
 
 

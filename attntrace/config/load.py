@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import copy
+import os
 import re
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path as FilePath
 from typing import Any
@@ -15,15 +16,14 @@ import numpy as np
 from attntrace.cell import Cell, parse
 from attntrace.config import bundled
 from attntrace.config.draw import Kept
-from attntrace.config.files import TEXT_LIMIT, read_text
-from attntrace.config.tensors import Edited, Inline, Maker, Permuted, called, found, numbers
-from attntrace.config.yaml import Document
+from attntrace.config.files import read_text, text
+from attntrace.config.tensors import FORMS, Edited, Maker, Permuted, found, numbers
+from attntrace.config.yaml import Document, parse_value
 from attntrace.config.yaml import parse as parse_yaml
-from attntrace.config.yaml import parse_value
 from attntrace.dtypes import dtype
 from attntrace.errors import AttnTraceError, Fault, Path, nearest, plain
 from attntrace.parts import mask as masks
-from attntrace.problem import INPUTS, Options, Problem, Source, pose
+from attntrace.problem import INPUTS, Clash, Mask, Options, Problem, Source, called, clashes, pose
 from attntrace.tape import Note
 
 DEFAULT = "module05"
@@ -50,32 +50,57 @@ class Request:
 
 @dataclass
 class Draft:
-    """A config on its way to a problem: its data, where they come from, what was changed and by which option."""
+    """A config on its way to a problem: its data, where they come from, what was changed and by which option.
+
+    `faults` are those of the text that leave the rest readable.
+    """
 
     data: dict[str, Any]
     folder: FilePath
     document: Document | None = None
     trusted: bool = False  # a bundled example as it is, which the tests hold against the schema
+    faults: list[Fault] = field(default_factory=list)
     changes: list[tuple[Path, str]] = field(default_factory=list)
-    edits: list[tuple[Cell, Any, str]] = field(default_factory=list)
+    edits: list[tuple[Cell, Any]] = field(default_factory=list)
 
     def change(self, path: Path, value: Any, option: str) -> None:
         put(self.data, path, value, option)
         self.changes.append((path, option))
-        self.trusted = self.trusted and path == ("seed",) and type(value) is int and 0 <= value < 2**64
+        seeded = path == ("seed",) and type(value) is int and 0 <= value < 2**64
+        self.trusted = self.trusted and seeded
+
+    def option(self, at: Path) -> str | None:
+        """The last option that changed something at `at`, above or below it."""
+        touching = (option for path, option in reversed(self.changes) if path == at[: len(path)] or at == path[: len(at)])
+        return next(touching, None)
 
     def locate(self, fault: Fault) -> Fault:
         """The fault with the place of its key in the file, or the option that brought it about."""
         if fault.place or not fault.path:
             return fault
-        for path, option in reversed(self.changes):
-            if path == fault.path[: len(path)] or fault.path == path[: len(fault.path)]:
-                return Fault(f"{option}: {fault.message}", fault.path)
+        if option := self.option(fault.path):
+            return Fault(f"{option}: {fault.message}", fault.path)
+        others = fault.others if isinstance(fault, Clash) else ()
+        causes = dict.fromkeys(option for key in others if (option := self.option((key,))))
+        message = fault.message + (f", after {' and '.join(causes)}" if causes else "")
         if self.document is None:
-            return fault
-        unknown = "unknown key" in fault.message
-        place = self.document.key_place(fault.path) if unknown else self.document.place(fault.path)
-        return Fault(fault.message, fault.path, place)
+            return Fault(message, fault.path)
+        if fault.path[0] not in self.document.data:
+            return Fault(f"{self.document.name}: {message}", fault.path)
+        place = (self.document.key_place if is_of_key(fault) else self.document.place)(fault.path)
+        return Fault(message, fault.path, place)
+
+    def order(self, fault: Fault) -> tuple[int, int, int]:
+        """First what the options brought about, then the faults of the text, then what it lacks."""
+        if fault.place:
+            return 1, fault.place.line, fault.place.column
+        return (2 if fault.path and not self.option(fault.path) else 0), 0, 0
+
+
+def is_of_key(fault: Fault) -> bool:
+    """Whether a fault is about a key, and not its value. Without the schema nobody has found such faults."""
+    schema = sys.modules.get("attntrace.config.schema")
+    return schema is not None and isinstance(fault, schema.KeyFault)
 
 
 def load(request: Request) -> Problem:
@@ -85,12 +110,8 @@ def load(request: Request) -> Problem:
     try:
         return build(draft, request)
     except AttnTraceError as error:
-        error.faults = tuple(sorted(map(draft.locate, error.faults), key=order))
+        error.faults = tuple(sorted(dict.fromkeys(map(draft.locate, error.faults)), key=draft.order))
         raise
-
-
-def order(fault: Fault) -> tuple[int, int]:
-    return (fault.place.line, fault.place.column) if fault.place else (0, 0)
 
 
 # ------------------------------------------------------------------ the text, and what the command line changes in it
@@ -103,33 +124,29 @@ def read(request: Request) -> Draft:
         return Draft(copy.deepcopy(dict(config)), FilePath())
     path = find(config)
     name = "standard input" if config == "-" else path.name if config in (None, *bundled.names()) else str(config)
-    document = parse_yaml(text_of(path, config), name, TEXT_KEYS)
-    return Draft(document.data, path.parent, document, trusted=path.parent == bundled.folder())
+    faults: list[Fault] = []
+    document = parse_yaml(text_of(path, config), name, TEXT_KEYS, faults)
+    trusted = path.parent == bundled.folder() and not faults
+    return Draft(copy.copy(document.data), path.parent, document, trusted, faults)
 
 
 def find(config: str | None) -> FilePath:
     names = bundled.names()
     if config is None or config in names:
         return bundled.folder() / f"{config or DEFAULT}.yaml"
+    if not config.strip():
+        raise AttnTraceError("CONFIG: expected a file or the name of an example, found nothing")
     path = FilePath(config)
-    if config == "-" or path.exists() or path.suffix or path.parent != FilePath():
+    if config == "-" or os.path.exists(config) or path.suffix or path.parent != FilePath():
         return path
     raise AttnTraceError(
-        f"{plain(config)}: there is no such file, and no bundled example of that name{nearest(config, names)} "
+        f"{plain(config[:SHOWN])}: there is no such file, and no bundled example of that name{nearest(config, names)} "
         "(attntrace examples lists them)"
     )
 
 
 def text_of(path: FilePath, config: str | None) -> str:
-    if config != "-":
-        return read_text(path)
-    data = sys.stdin.buffer.read(TEXT_LIMIT + 1)
-    if len(data) > TEXT_LIMIT:
-        raise AttnTraceError("standard input: too large for a config")
-    try:
-        return data.decode("utf-8-sig")
-    except UnicodeDecodeError as error:
-        raise AttnTraceError(f"standard input: expected UTF-8 text, found byte 0x{data[error.start]:02x} at {error.start}") from None
+    return text(sys.stdin.buffer, "standard input") if config == "-" else read_text(path)
 
 
 def apply(request: Request, draft: Draft) -> None:
@@ -137,8 +154,8 @@ def apply(request: Request, draft: Draft) -> None:
     shape_default(request, draft)
     if request.seed is not None:
         draft.change(("seed",), request.seed, f"--seed {request.seed}")
-    for text in request.sets:
-        set_value(draft, text)
+    for change in request.sets:
+        set_value(draft, change)
 
 
 def shape_default(request: Request, draft: Draft) -> None:
@@ -156,7 +173,9 @@ def shape_default(request: Request, draft: Draft) -> None:
             raise AttnTraceError(f"{option} shapes the default example and goes without a CONFIG; change a config with --set")
         return
     if asked or request.seed not in (None, 42):
-        shapes = " ".join([f"{option} {value}" for option, value in asked.items() if option != "--causal"] + ["--causal"] * request.causal)
+        shapes = " ".join(
+            [f"{option} {value}" for option, value in asked.items() if option != "--causal"] + ["--causal"] * request.causal
+        )
         draft.data["title"] = f"Self-attention on random tokens{': ' if shapes else ''}{shapes}"
         draft.data.pop("source", None)
     shape(draft, request, "--tokens", ("x",), 0, request.tokens)
@@ -175,32 +194,45 @@ def shape_default(request: Request, draft: Draft) -> None:
 
 
 def shape(draft: Draft, request: Request, option: str, path: Path, axis: int, size: int | None) -> None:
-    if size is not None:
-        draft.change((*path, "shape", axis), size, f"{option} {getattr(request, option[2:].replace('-', '_'))}")
+    if size is None:
+        return
+    if size >= 2**31:
+        raise AttnTraceError(f"{option} {size}: expected less than {2**31}")
+    draft.change((*path, "shape", axis), size, f"{option} {getattr(request, option[2:].replace('-', '_'))}")
 
 
 SET = re.compile(r"([^=]*?)\s*=(.*)", re.DOTALL)
-PART = re.compile(r"\.?([A-Za-z_]\w*)|\[\s*(\d+)\s*\]", re.ASCII)
+PART = re.compile(r"\.?([A-Za-z_]\w*)|\[\s*(\d{1,9})\s*\]", re.ASCII)
+SHOWN = 60  # characters of an option that a message repeats
 
 
 def set_value(draft: Draft, text: str) -> None:
     """`--set KEY=VALUE`: a key of the config (scale, mask.padding, tokens[1]), or cells of a tensor (x[0], x[:, 3:])."""
-    option = f"--set {text}"
+    option = f"--set {text if len(text) <= SHOWN else text[:SHOWN] + '…'}"
     match = SET.fullmatch(text)
     if not match:
         raise AttnTraceError(f"{option}: expected KEY=VALUE, such as --set scale=1 or --set 'x[0]=[5,5,5,5]'")
     target, source = match[1].strip(), match[2].strip()
     name = re.split(r"[.\[]", target)[0]
-    value = value_of(name, source, option)
     if name in INPUTS and target[len(name) : len(name) + 1] == "[":
-        draft.edits.append((parse(target), value, option))
+        cell = cell_of(target, option)
+        draft.edits.append((cell, value_of(name, source, target)))
         draft.changes.append(((name,), option))
     else:
-        draft.change(path_of(target, option), value, option)
+        path = path_of(target, option)
+        draft.change(path, value_of(name, source, target), option)
 
 
-def value_of(name: str, source: str, option: str) -> Any:
+def cell_of(target: str, option: str) -> Cell:
+    try:
+        return parse(target)
+    except AttnTraceError as error:
+        raise AttnTraceError(f"{option}: {error.faults[0].message}") from None
+
+
+def value_of(name: str, source: str, target: str) -> Any:
     """VALUE as YAML; labels and titles stay as typed."""
+    option = f"--set {target}"
     if name not in TEXT_KEYS:
         return parse_value(source, option)
     if source.startswith("["):
@@ -210,9 +242,10 @@ def value_of(name: str, source: str, option: str) -> Any:
 
 def path_of(target: str, option: str) -> Path:
     """mask[0].padding as the path ("mask", 0, "padding")."""
-    parts = [match for match in PART.finditer(target)]
+    parts = list(PART.finditer(target))
     if not parts or "".join(match[0] for match in parts) != target or not parts[0][1]:
-        raise AttnTraceError(f"{option}: {target!r} is not a key; expected one such as scale, mask.padding or tokens[1]")
+        what = repr(target[:SHOWN]) if target else "nothing"
+        raise AttnTraceError(f"{option}: expected a key before the =, such as scale, mask.padding or tokens[1], found {what}")
     return tuple(match[1] or int(match[2]) for match in parts)
 
 
@@ -220,24 +253,23 @@ def put(data: Any, path: Path, value: Any, option: str) -> None:
     """Set the value at `path`; mappings on the way are made where they are missing."""
     *way, last = path
     for depth, step in enumerate(way):
-        if isinstance(data, dict) and isinstance(step, str):
-            if not isinstance(data.get(step), (dict, list)):
-                data[step] = {}
-            data = data[step]
-        else:
+        if not (isinstance(data, dict) and isinstance(step, str)):
             data = entry(data, step, path[: depth + 1], option)
-    if isinstance(data, dict) and isinstance(last, str):
-        data[last] = value
-    else:
+            continue
+        if isinstance(path[depth + 1], str) and not isinstance(data.get(step), (dict, list)):
+            data[step] = {}
+        data = data.get(step)
+    if not (isinstance(data, dict) and isinstance(last, str)):
         entry(data, last, path, option)
-        data[last] = value
+    data[last] = value
 
 
 def entry(data: Any, step: str | int, path: Path, option: str) -> Any:
     if isinstance(data, list) and isinstance(step, int) and step < len(data):
         return data[step]
     what = f"a list of {len(data)}, numbered from 0" if isinstance(data, list) else found(data)
-    raise AttnTraceError(f"{option}: there is no {called(path)}: {called(path[:-1])} is {what}")
+    state = "not set" if data is None else what
+    raise AttnTraceError(f"{option}: there is no {called(path)}: {called(path[:-1])} is {state}")
 
 
 # ------------------------------------------------------------------ the data, and the problem that they pose
@@ -245,39 +277,63 @@ def entry(data: Any, step: str | int, path: Path, option: str) -> Any:
 
 def build(draft: Draft, request: Request) -> Problem:
     """Check the keys, then make sources of the tensors, then see whether the shapes fit; faults of all three together."""
-    faults = [] if draft.trusted else check(draft.data)
-    sound = {key: value for key, value in draft.data.items() if value is not None and not touched(key, faults)}
-    maker = Maker(draft.folder, sound.get("seed"), sound.get("generator", "numpy"))
+    unreadable = draft.document.faulty if draft.document else set()
+    faults = [*draft.faults, *([] if draft.trusted else check(draft, unreadable))]
+    sound = {key: value for key, value in draft.data.items() if value is not None and not lost(key, faults, unreadable)}
+    maker = new_maker(draft, sound, faults)
     sources = make_sources(sound, maker, faults)
     options, arrays = make_options(sound, maker, faults)
+    if "dropout" in sound:
+        with collected(faults):
+            maker.stream(sound["dropout"], ("dropout",))
+    faults += maker.seed_faults()
     sources = edited(draft, permuted(request, sources | arrays, options, faults), faults)
     sources = in_file_order(sources, draft.data)
-    if {f.path[0] for f in faults if f.path} & {*INPUTS, "heads", "kv_heads", "mask", "weight_layout"}:
-        raise AttnTraceError(*faults, *(partial_faults(sources, options, faults)))
+    if faults:
+        unmade = {name for name in INPUTS if draft.data.get(name) is not None and name not in sources}
+        raise AttnTraceError(*faults, *clashes(sources, options, broken(faults) | unreadable | unmade))
     problem = pose(sources, options, draft.data)
-    if isinstance(problem, list) or faults:
-        raise AttnTraceError(*faults, *(problem if isinstance(problem, list) else ()))
+    if isinstance(problem, list):
+        raise AttnTraceError(*problem)
     add_dropout(problem, sound, maker)
     problem.remarks += remarks(problem, request, maker)
     return problem
 
 
-def check(data: Mapping[str, Any]) -> list[Fault]:
+def check(draft: Draft, unreadable: Collection[str]) -> list[Fault]:
     from attntrace.config import schema  # here, since an untouched bundled example does not need it
 
-    plain_data = {k: v.tolist() if isinstance(v, np.ndarray) and v.ndim < 1 else v for k, v in data.items()}
-    return schema.check(plain_data)
+    plain = {k: v.tolist() if isinstance(v, np.ndarray) and v.ndim < 1 else v for k, v in draft.data.items()}
+    faults = [f for f in schema.check(plain) if f.path[0] not in unreadable]
+    blank = [key for key in INPUTS if key not in unreadable and is_blank(key, draft)]
+    return faults + [Fault(f"{key}: expected {FORMS}, found nothing", (key,)) for key in blank]
+
+
+def is_blank(key: str, draft: Draft) -> bool:
+    """Whether the file has an input without a value. A null of --set, or of a mapping in Python, is a way to leave it out."""
+    return draft.document is not None and key in draft.data and draft.data[key] is None and not draft.option((key,))
+
+
+def lost(key: str, faults: Sequence[Fault], unreadable: Collection[str]) -> bool:
+    """Whether nothing can be read of a key; of a list of masks, the sound ones can."""
+    entries = key == "mask" and all(len(f.path) > 1 and isinstance(f.path[1], int) for f in faults if f.path[:1] == (key,))
+    return key in unreadable or (touched(key, faults) and not entries)
+
+
+def broken(faults: Iterable[Fault]) -> set[str]:
+    """The keys that have faults, and those that a misspelt one was meant for."""
+    meant = {f.meant for f in faults if is_of_key(f) and hasattr(f, "meant")}
+    return {str(f.path[0]) for f in faults if f.path} | {key for key in meant if key}
+
+
+def new_maker(draft: Draft, sound: Mapping[str, Any], faults: Sequence[Fault]) -> Maker:
+    """A faulty seed counts as one: that draws lack it is no further fault."""
+    seed = 0 if touched("seed", faults) else sound.get("seed")
+    return Maker(draft.folder, seed, sound.get("generator", "numpy"), draft.locate)
 
 
 def touched(key: str, faults: Sequence[Fault]) -> bool:
     return any(f.path[:1] == (key,) for f in faults)
-
-
-def partial_faults(sources: Mapping[str, Source], options: Options, faults: Sequence[Fault]) -> list[Fault]:
-    """Faults among the inputs that could be read; those about a missing one are left out when it is there, but faulty."""
-    problem = pose(sources, options)
-    broken = {f.path[0] for f in faults if f.path}
-    return [f for f in problem if f.path and f.path[0] not in broken] if isinstance(problem, list) else []
 
 
 def make_sources(data: Mapping[str, Any], maker: Maker, faults: list[Fault]) -> dict[str, Source]:
@@ -326,10 +382,12 @@ def make_options(data: Mapping[str, Any], maker: Maker, faults: list[Fault]) -> 
     return options, arrays
 
 
-def make_masks(value: Any, maker: Maker, arrays: dict[str, Source], faults: list[Fault]) -> Iterator[masks.Mask]:
+def make_masks(value: Any, maker: Maker, arrays: dict[str, Source], faults: list[Fault]) -> Iterator[Mask]:
     several = isinstance(value, list)
     for i, item in enumerate(value if several else [value] if value is not None else []):
         path: Path = ("mask", i) if several else ("mask",)
+        if any(f.path[: len(path)] == path for f in faults):
+            continue
         if item == "causal":
             yield masks.Causal(None, path)
         else:
@@ -338,7 +396,7 @@ def make_masks(value: Any, maker: Maker, arrays: dict[str, Source], faults: list
                 yield make_mask(kind, detail, (*path, kind), maker, arrays)
 
 
-def make_mask(kind: str, detail: Any, path: Path, maker: Maker, arrays: dict[str, Source]) -> masks.Mask:
+def make_mask(kind: str, detail: Any, path: Path, maker: Maker, arrays: dict[str, Source]) -> Mask:
     if kind == "causal":
         return masks.Causal(detail, path)
     if kind == "padding":
@@ -353,6 +411,8 @@ def make_mask(kind: str, detail: Any, path: Path, maker: Maker, arrays: dict[str
 def permuted(request: Request, sources: Mapping[str, Source], options: Options, faults: list[Fault]) -> dict[str, Source]:
     """The tokens of x (of q, k and v, where they are given) in the order of --permute; labels go along."""
     if request.permute is None:
+        return dict(sources)
+    if any(touched(name, faults) for name in ("x", *"qkv")):
         return dict(sources)
     names = [name for name in (("x",) if "x" in sources else tuple("qkv")) if name in sources]
     lengths = {sources[name].shape[-2] for name in names if len(sources[name].shape) > 1}
@@ -369,19 +429,20 @@ def permuted(request: Request, sources: Mapping[str, Source], options: Options, 
 
 def order_of(text: str, length: int) -> tuple[int, ...]:
     parts = [part.strip() for part in text.split(",")]
-    numbers_only = all(re.fullmatch(r"\d{1,9}", part, re.ASCII) for part in parts)
-    if not numbers_only or sorted(map(int, parts)) != list(range(length)):
+    complete = len(parts) == length and all(re.fullmatch(r"\d{1,9}", part, re.ASCII) for part in parts)
+    if not complete or sorted(map(int, parts)) != list(range(length)):
         example = ",".join(map(str, [1, 0, *range(2, length)][:length] if length < 12 else ["1", "0", "2", "…"]))
-        raise AttnTraceError(f"--permute {text}: expected each of 0 to {length - 1} once, such as {example}")
+        wanted = f"each of 0 to {length - 1} once, such as {example}" if length > 1 else "0, since there is one token"
+        raise AttnTraceError(f"--permute {text[:SHOWN]}: expected {wanted}")
     return tuple(map(int, parts))
 
 
 def edited(draft: Draft, sources: dict[str, Source], faults: list[Fault]) -> dict[str, Source]:
     """The cells that --set changes."""
-    for cell, value, option in draft.edits:
+    for cell, value in draft.edits:
         if cell.name not in sources:
             if not touched(cell.name, faults):
-                faults.append(Fault(f"there is no {cell.name} here to change", (cell.name,)))
+                faults.append(Fault(f"{draft.option((cell.name,))}: there is no {cell.name} here to change"))
             continue
         with collected(faults):
             sources[cell.name] = edit(sources[cell.name], cell, value)
@@ -395,13 +456,17 @@ def edit(source: Source, cell: Cell, value: Any) -> Source:
     except AttnTraceError as error:
         raise AttnTraceError(Fault(str(error.faults[0].message), path)) from None
     scalar = isinstance(value, (int, float)) and not isinstance(value, bool)
-    new = np.array(float(value)) if scalar else numbers(value, path)
-    try:
-        np.broadcast_to(new, taken)
-    except ValueError:
+    new = numbers([value], path)[0] if scalar else numbers(value, path)
+    if not spreads(new.shape, taken):
         sizes = " × ".join(map(str, taken)) or "a single number"
-        raise AttnTraceError(Fault(f"expected {sizes}, found {' × '.join(map(str, new.shape))}", path)) from None
+        raise AttnTraceError(Fault(f"{cell}: expected {sizes}, found {' × '.join(map(str, new.shape))}", path))
     return Edited(source, cell.index, new)
+
+
+def spreads(shape: tuple[int, ...], over: tuple[int, ...]) -> bool:
+    """Whether NumPy would repeat an array of `shape` to fill one of shape `over`."""
+    pairs = zip(reversed(shape), reversed(over), strict=False)
+    return len(shape) <= len(over) and all(n in (1, size) for n, size in pairs)
 
 
 def in_file_order(sources: Mapping[str, Source], data: Mapping[str, Any]) -> dict[str, Source]:
@@ -417,7 +482,7 @@ def add_dropout(problem: Problem, data: Mapping[str, Any], maker: Maker) -> None
     generator, seed = maker.stream(data["dropout"], ("dropout",))
     shape = tuple(problem.sizes[axis] for axis in (*problem.lead, "query", "key"))
     kept = Kept(maker.streams, generator, seed, data["dropout"]["rate"], shape)
-    after = [key for key in list(data)[list(data).index("dropout") :]]
+    after = list(data)[list(data).index("dropout") :]
     before = {name: s for name, s in problem.sources.items() if re.split(r"[.\[]", name)[0] not in after}
     problem.sources = before | {"keep": kept} | problem.sources
 

@@ -6,7 +6,9 @@ no numbers: tensors are read by `tensors`, and shapes are checked by `attntrace.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import difflib
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Annotated, Any, Literal
 
 from pydantic import (
@@ -20,8 +22,9 @@ from pydantic import (
     WithJsonSchema,
 )
 
-from attntrace.config.tensors import called, found
+from attntrace.config.tensors import FORMS, claim_faults, clipped, found
 from attntrace.errors import Fault, Path, nearest
+from attntrace.problem import called
 
 Generator = Literal["numpy", "numpy-legacy", "torch"]
 DType = Literal["float64", "float32", "float16", "bfloat16"]
@@ -46,8 +49,8 @@ class DrawTensor(Model):
 
     draw: Literal["normal", "uniform", "integers"]
     shape: list[Count] = Field(min_length=1, max_length=4)
-    mean: float = Field(0.0, description="of draw: normal")
-    std: float = Field(1.0, ge=0, description="of draw: normal")
+    mean: float = Field(0.0, allow_inf_nan=False, description="of draw: normal")
+    std: float = Field(1.0, ge=0, allow_inf_nan=False, description="of draw: normal")
     low: float = Field(0.0, description="of draw: uniform and integers; included")
     high: float | None = Field(None, description="of draw: uniform (1 unless given) and integers; excluded")
     decimals: int | None = Field(None, ge=0, le=17, description="round to so many decimals")
@@ -56,9 +59,14 @@ class DrawTensor(Model):
     generator: Generator | None = Field(None, description="instead of the config's generator")
 
 
+def tag(kind: str) -> str:
+    """The name of a union's member. Not that of the key which tells it, so that a location has each key once."""
+    return f"as {kind}"
+
+
 def kind_of_tensor(value: Any) -> str | None:
     if isinstance(value, Mapping):
-        return next((kind for kind in ("draw", "file") if kind in value), None)
+        return next((tag(kind) for kind in ("draw", "file") if kind in value), None)
     return "numbers"
 
 
@@ -69,7 +77,7 @@ NUMBERS = {
 }
 Numbers = Annotated[Any, WithJsonSchema(NUMBERS)]
 Tensor = Annotated[
-    Annotated[Numbers, Tag("numbers")] | Annotated[FileTensor, Tag("file")] | Annotated[DrawTensor, Tag("draw")],
+    Annotated[Numbers, Tag("numbers")] | Annotated[FileTensor, Tag("as file")] | Annotated[DrawTensor, Tag("as draw")],
     Discriminator(kind_of_tensor),
 ]
 
@@ -105,8 +113,8 @@ class PaddingMask(Model):
 
 
 class WindowSize(Model):
-    left: int | None = Field(None, ge=0, description="keys before the query's position; no limit unless given")
-    right: int | None = Field(None, ge=0, description="keys after the query's position; no limit unless given")
+    left: int | None = Field(None, ge=0, lt=2**31, description="keys before the query's position; no limit unless given")
+    right: int | None = Field(None, ge=0, lt=2**31, description="keys after the query's position; no limit unless given")
     align: Alignment | None = Field(None, description="needed when there are not as many queries as keys")
 
 
@@ -116,7 +124,7 @@ class WindowMask(Model):
     window: WindowSize
 
 
-MASKS = {
+MASKS: dict[str, type[Model]] = {
     "causal": CausalMask,
     "keep": KeepMask,
     "ignore": IgnoreMask,
@@ -128,18 +136,18 @@ MASKS = {
 
 def kind_of_mask(value: Any) -> str | None:
     if isinstance(value, Mapping):
-        return next((kind for kind in MASKS if kind in value), None)
+        return next((tag(kind) for kind in MASKS if kind in value), None)
     return "name"
 
 
 Mask = Annotated[
     Annotated[Literal["causal"], Tag("name")]
-    | Annotated[CausalMask, Tag("causal")]
-    | Annotated[KeepMask, Tag("keep")]
-    | Annotated[IgnoreMask, Tag("ignore")]
-    | Annotated[AddMask, Tag("add")]
-    | Annotated[PaddingMask, Tag("padding")]
-    | Annotated[WindowMask, Tag("window")],
+    | Annotated[CausalMask, Tag("as causal")]
+    | Annotated[KeepMask, Tag("as keep")]
+    | Annotated[IgnoreMask, Tag("as ignore")]
+    | Annotated[AddMask, Tag("as add")]
+    | Annotated[PaddingMask, Tag("as padding")]
+    | Annotated[WindowMask, Tag("as window")],
     Discriminator(kind_of_mask),
 ]
 Masks = Annotated[
@@ -157,7 +165,7 @@ class Dropout(Model):
 
 
 Scale = Annotated[
-    Annotated[Literal["auto"], Tag("auto")] | Annotated[float, Tag("number")],
+    Annotated[Literal["auto"], Tag("auto")] | Annotated[float, Field(allow_inf_nan=False), Tag("number")],
     Discriminator(lambda value: "auto" if value == "auto" else "number"),
 ]
 Labels = Annotated[list[str], Field(min_length=1)]
@@ -199,11 +207,18 @@ class Config(Model):
     expect: dict[str, Any] | None = Field(None, description="claimed numbers, a step name to an array, for check")
 
 
-MODELS = (FileTensor, DrawTensor, WindowSize, Dropout)
-NESTED = {*MASKS, *(name for model in MODELS for name in model.model_fields)}
+# The model that a mapping is checked by, from the step before its keys in pydantic's locations.
+OWNERS: dict[str, type[Model]] = {
+    "as file": FileTensor,
+    "as draw": DrawTensor,
+    **{tag(kind): model for kind, model in MASKS.items()},
+    "window": WindowSize,
+    "dropout": Dropout,
+}
 EXPECTED = {
     "int_type": "a whole number",
     "float_type": "a number",
+    "finite_number": "a finite number",
     "string_type": "text",
     "list_type": "a list",
     "model_type": "a mapping",
@@ -215,32 +230,106 @@ EXPECTED = {
     "less_than_equal": "at most {le}",
     "literal_error": "{expected}",
 }
+# What a list or a mapping is to look like, by the key that it stands at.
+EXAMPLES = {
+    "tokens": "a list of labels",
+    "kv_tokens": "a list of labels",
+    "shape": "a list such as [3, 4]",
+    "padding": "a list such as [4, 2], a length for each batch item",
+    "window": "a mapping such as {left: 2, right: 0}",
+    "dropout": "a mapping such as {rate: 0.1}",
+    "expect": "a mapping of step names to numbers in lists",
+}
+NEEDED = {"shape": "shape: [3, 4]", "rate": "rate: 0.1"}
+
+
+@dataclass(frozen=True)
+class KeyFault(Fault):
+    """A fault of a key and not of its value; `meant` is the known key that somebody may have meant."""
+
+    meant: str | None = None
 
 
 def check(data: Mapping[str, Any]) -> list[Fault]:
     """Everything that is wrong with the keys of a config, each value taken by itself."""
     known = {name: value for name, value in data.items() if name in Config.model_fields}
-    faults = [Fault(f"unknown key {name!r}{nearest(name, Config.model_fields)}", (name,)) for name in data if name not in known]
+    strange = [name for name in data if name not in known]
+    faults: list[Fault] = [unknown((name,), Config.model_fields) for name in strange[:MOST]]
+    if strange[MOST:]:
+        faults.append(KeyFault(f"and {len(strange) - MOST} more unknown keys", (strange[MOST],)))
     try:
         Config.model_validate(known)
     except ValidationError as error:
-        faults += [translate(e, data) for e in error.errors(include_url=False)]
+        faults += [translate(e, data) for e in error.errors(include_url=False) if not is_twofold(e)]
+    claims = data.get("expect")
+    for name, value in claims.items() if isinstance(claims, dict) else ():
+        faults += claim_faults(value, ("expect", name))
     return faults
+
+
+def is_twofold(error: Mapping[str, Any]) -> bool:
+    """Whether something is missing in a tensor that is two in one, which is a fault of its own."""
+    return error["type"] == "missing" and {"draw", "file"} <= set(error["input"])
+
+
+def unknown(path: Path, keys: Iterable[str], otherwise: str = "") -> KeyFault:
+    """The fault of a key that is none of `keys`, with the nearest of them; spelling it W_Q or w-q is as near as can be."""
+    key, known = str(path[-1]), list(keys)
+    folded = key.lower().replace("-", "_")[:LONGEST]
+    near = difflib.get_close_matches(folded, known, n=1, cutoff=0.6)
+    where = f"{called(path[:-1])}: " if path[1:] else ""
+    hint = nearest(near[0], near) if near else otherwise
+    return KeyFault(f"{where}unknown key {clipped(key)!r}{hint}", path, meant=near[0] if near else None)
+
+
+MOST = 20  # unknown keys that are named
+LONGEST = 40  # characters of a word that is compared with all known ones
 
 
 def translate(error: Mapping[str, Any], data: Mapping[str, Any]) -> Fault:
     """A pydantic error as a fault: our sentence, and the path in the config."""
-    path, kind, value = locate(error["loc"], data), error["type"], error["input"]
-    last = str(error["loc"][-1])
+    loc, kind, value = error["loc"], error["type"], error["input"]
+    path = locate(loc, data)
     if kind == "missing":
-        return Fault(f"{called(path)}: {last} is missing", path)
+        need = NEEDED.get(loc[-1], loc[-1])
+        return Fault(f"{called(path)}: {loc[-1]} is missing: say {need}", path)
     if kind == "extra_forbidden":
-        return Fault(f"{called(path[:-1])}: unknown key {last!r}{nearest(last, NESTED)}", path)
+        return stranger(path, OWNERS[loc[-2]])
     if kind == "union_tag_not_found":
-        return Fault(f"{called(path)}: expected {choices(path, value)}, found {keys(value)}", path)
-    expected = EXPECTED.get(kind, error["msg"]).format(**error.get("ctx", {}))
+        return untold(path, value)
+    expected = EXPECTED.get(kind, error["msg"]).format(**{k: whole(v) for k, v in error.get("ctx", {}).items()})
     hint = nearest(value, words(expected)) if kind == "literal_error" and isinstance(value, str) else ""
     return Fault(f"{called(path)}: expected {alternatives(path, expected)}, found {found(value)}{hint}", path)
+
+
+def whole(limit: Any) -> Any:
+    """1.0 as 1; quotes around words left out."""
+    return limit.replace("'", "") if isinstance(limit, str) else int(limit) if limit == int(limit) else limit
+
+
+def stranger(path: Path, owner: type[Model]) -> Fault:
+    """A key beside the ones that a mapping may have."""
+    key, where = str(path[-1]), called(path[:-1])
+    told = next((kind for kind in ("draw", "file", *MASKS) if OWNERS.get(tag(kind)) is owner), "")
+    if told in MASKS and key in MASKS:
+        cure = f"write a list: [{{{told}: …}}, {{{key}: …}}]"
+        return KeyFault(f"{where}: expected one kind of mask, found {told} and {key}; for both {cure}", path)
+    if told not in MASKS and told and key in {*FileTensor.model_fields, *DrawTensor.model_fields}:
+        return KeyFault(f"{where}: {key} does not go with {told}; leave one of them out", path)
+    return unknown(path, owner.model_fields)
+
+
+def untold(path: Path, value: Any) -> Fault:
+    """A mapping without the key that tells what it is."""
+    masks = path[0] == "mask" and not set(path) & set(MASKS)
+    kinds = list(MASKS) if masks else ["file", "draw"]
+    known = kinds if masks else [*FileTensor.model_fields, *DrawTensor.model_fields]
+    expected = f"one of {', '.join(f'{{{kind}: …}}' for kind in kinds)}" if masks else FORMS
+    strange = next((key for key in value if key not in known), None)
+    if strange is not None:
+        return unknown((*path, strange), kinds, f"; expected {expected}")
+    which = f"a mapping with {', '.join(value)}" if value else "an empty mapping"
+    return Fault(f"{called(path)}: expected {expected}, found {which}", path)
 
 
 def locate(loc: Sequence[str | int], data: Any) -> Path:
@@ -249,33 +338,23 @@ def locate(loc: Sequence[str | int], data: Any) -> Path:
         return ()
     head, *rest = loc
     skipped = locate(rest, data)
-    inside = isinstance(data, list) and isinstance(head, int) or isinstance(data, Mapping) and head in data
+    inside = (isinstance(data, list) and isinstance(head, int)) or (isinstance(data, Mapping) and head in data)
     taken = (head, *locate(rest, data[head])) if inside else ()
     return taken if len(taken) > len(skipped) else skipped
 
 
 def words(expected: str) -> list[str]:
-    """The choices in pydantic's list of them: "'a', 'b' or 'c'"."""
-    return expected.replace("'", "").replace(" or ", ", ").split(", ")
+    """The choices in pydantic's list of them: "a, b or c"."""
+    return expected.replace(" or ", ", ").split(", ")
 
 
 def alternatives(path: Path, expected: str) -> str:
     """What may stand at `path`, where that is more than the one kind that pydantic settled on."""
     if path == ("scale",):
-        return "a number or auto"
-    if expected == "'causal'":
+        return "auto or a finite number"
+    if expected == "causal":
         return f"causal, or one of {', '.join(f'{{{kind}: …}}' for kind in MASKS)}"
-    return expected
-
-
-def choices(path: Path, value: Any) -> str:
-    if path[0] == "mask" and not set(path) & set(MASKS):
-        return f"one of the masks {', '.join(MASKS)}"
-    return "numbers in lists, {file: …} or {draw: …}"
-
-
-def keys(value: Any) -> str:
-    return f"a mapping with {', '.join(map(repr, value))}" if value else "an empty mapping"
+    return EXAMPLES.get(str(path[-1]), expected) if expected in ("a list", "a mapping") else expected
 
 
 def json_schema() -> dict[str, Any]:

@@ -24,12 +24,15 @@ EXPANSION = 10  # values after aliases are expanded, for each one written
 ROOM = 100_000  # values that a text may always expand to, however short it is
 DIGITS = 640  # of an integer: every setting of Python's own limit (4300 by default) lets as many through
 CLIP = 40  # characters of the text that a message quotes
+MOST = 20  # faults that are reported, each with its line
 
 TOO_DEEP = f"lists and mappings nested more than {DEPTH} deep"
 EXAMPLE = '"x: [[1, 0], [0, 1]]"'
 CORE = "tag:yaml.org,2002:"
 BREAK = re.compile(r"\r\n|\r|\n")  # where an editor starts a new line; YAML 1.1 has three more, which YAML 1.2 dropped
 FORBIDDEN = re.compile("[^\t\n\r -~\x85\xa0-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
+FLOW = re.compile(r"[\s\[\]{},'\"]")  # what ends a word inside of lists and mappings
+TAG = re.compile(r"""(&[^\s\[\]{},]+[ \t]+)?!(<[^>\s]*>|[^\s\[\]{},'"]*)""")  # with the anchor before it
 WORD = re.compile(r"""\s*([^\s\[\]{},:"']+|\S|)""")
 LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # libyaml is ten times as fast, but not everywhere
 
@@ -45,7 +48,7 @@ SENTENCES = (
     ("mapping values", 'unexpected ":": put text that holds ": " in quotes, end keys with ":" and indent them alike'),
     ("sequence entries", 'a list written with "-" must start on a line of its own'),
     ("simple key", 'expected ":" after the key on line {line}'),
-    ("quoted scalar.*found unexpected", "the quotes that open on line {line} are never closed"),
+    ("quoted scalar.*found unexpected", "the quotes that open here are never closed"),
     ("quoted scalar", "an escape that YAML does not have: double the backslash, or use single quotes"),
     ("block scalar", 'expected a line break after the "{opener}" that starts a block of text, found {found}'),
     ("an alias|an anchor", '"{opener}" must be followed by a name: put it in quotes if it is text'),
@@ -58,10 +61,11 @@ SENTENCES = (
 
 
 class Document:
-    """A YAML text as plain Python data, with the place of every key and value."""
+    """A YAML text as plain Python data, with the place of every key and value; `faulty` keys have faults below them."""
 
-    def __init__(self, source: Source, root: Node, data: Any) -> None:
+    def __init__(self, source: Source, root: Mapping, data: Any) -> None:
         self.data = data
+        self.faulty = source.faulty(root.spots)
         self.name = source.name
         self._source = source
         self._root = root
@@ -85,15 +89,20 @@ class Document:
         return node
 
 
-def parse(text: str, name: str, text_keys: Container[str] = ()) -> Document:
-    """The config in `text`, which must be a mapping. Everything below a key among `text_keys` stays as it was typed."""
+def parse(text: str, name: str, text_keys: Container[str] = (), faults: list[Fault] | None = None) -> Document:
+    """The config in `text`, which must be a mapping. Everything below a key among `text_keys` stays as it was typed.
+
+    Faults that leave the rest readable are added to `faults` where there is such a list, and raised where there is none."""
     source = Source(text, name)
     root = Composer(source).compose()
     if not isinstance(root, Mapping):
         raise source.error(root.at, not_a_mapping(root))
     read = partial(resolve, source)
     data = {key: texts(node) if key in text_keys else node.build(read) for key, node in root.values.items()}
-    source.check()
+    if faults is None:
+        source.check()
+    else:
+        faults += source.faults()
     return Document(source, root, data)
 
 
@@ -128,11 +137,30 @@ class Source:
         self.text = text.removeprefix("\ufeff")
         self.name = name
         self._faults: set[tuple[int, str]] = set()  # a set, since an alias may bring the same fault many times
+        self._tags: list[tuple[int, int]] = []  # refused ones, from where to where
 
     def place(self, at: int) -> Place:
         line = self.line(at)
         start, end = self._starts[line - 1 : line + 1]
-        return Place(self.name, line, at - start + 1, self.text[start:end].rstrip("\r\n"))
+        return Place(self.name, line, at - start + 1, self._shown(start, end, at).rstrip("\r\n"))
+
+    def _shown(self, start: int, end: int, at: int) -> str:
+        """A line of the text, but what stands behind a refused tag: payloads are not repeated. It ends with the tag, or
+        `at` a fault further on."""
+        tags = [(first, last) for first, last in self._tags if start <= first < end]
+        if not tags:
+            return self.text[start:end]
+        line = self.text[start : tags[0][1]]
+        for first, last in tags[1:]:
+            if first <= at:
+                line += "…" * (first - start - len(line)) + self.text[first:last]
+        return line + "…" * (at - start - len(line))
+
+    def refuse(self, at: int, message: str) -> None:
+        """Note the fault of a tag, behind which nothing is shown."""
+        match = TAG.match(self.text, at)
+        self._tags.append((at, match.end() if match else at))
+        self.fault(at, message)
 
     def line(self, at: int) -> int:
         return bisect_right(self._starts, at, hi=len(self._starts) - 1)
@@ -155,8 +183,18 @@ class Source:
         if self._faults:
             raise self._report()
 
+    def faulty(self, spots: list[tuple[int, str]]) -> set[str]:
+        """The keys, each with its offset, that have a fault before the next one."""
+        return {spots[max(0, bisect_right(spots, (at, "\U0010ffff")) - 1)][1] for at, _ in self._faults if spots}
+
+    def faults(self) -> list[Fault]:
+        """In the order of the text; of many, the first ones."""
+        faults = [Fault(message, place=self.place(at)) for at, message in sorted(self._faults)[:MOST]]
+        more = len(self._faults) - MOST
+        return [*faults, *([Fault(f"{self.name}: and {more} more faults")] if more > 0 else [])]
+
     def _report(self) -> AttnTraceError:
-        return AttnTraceError(*(Fault(message, place=self.place(at)) for at, message in sorted(self._faults)))
+        return AttnTraceError(*self.faults())
 
 
 @dataclass(slots=True)
@@ -210,6 +248,7 @@ class Mapping(Node):
     keys: dict[str, int] = field(default_factory=dict)
     values: dict[str, Node] = field(default_factory=dict)
     waiting: str | None = None  # the key whose value comes next
+    spots: list[tuple[int, str]] = field(default_factory=list)  # of all keys, duplicates too, in the order of the text
 
     def add(self, node: Node, source: Source) -> None:
         """Keys and values come in turn."""
@@ -223,7 +262,9 @@ class Mapping(Node):
         scalar = node.node if isinstance(node, Alias) else node
         if not isinstance(scalar, Scalar):
             source.fault(node.at, "a key must be a word, found a list or a mapping")
+            self.spots.append((node.at, ""))
             return ""
+        self.spots.append((node.at, scalar.text))
         first = self.keys.setdefault(scalar.text, node.at)
         if first != node.at:
             source.fault(node.at, f"duplicate key {quoted(scalar.text)} (first on line {source.line(first)})")
@@ -381,7 +422,8 @@ class Composer:
         short = "!!" + tag.removeprefix(CORE) if tag.startswith(CORE) else tag
         if short not in fitting:
             expected = f"expected {', '.join(fitting)} or none, or quotes if it is text"
-            self.source.fault(at, f"the tag {clip(short)} is refused and nothing is executed: {expected}")
+            name = re.split(FLOW, short)[0]
+            self.source.refuse(at, f"the tag {clip(name)} is refused and nothing is executed: {expected}")
             return None
         return short
 
@@ -433,6 +475,8 @@ def syntax(error: yaml.MarkedYAMLError, source: Source) -> tuple[int, str]:
     start = offset(error.context_mark)
     subject = f"{error.context}: {error.problem} {source.text[at : at + 1]}"
     sentence = next(sentence for pattern, sentence in SENTENCES if re.search(pattern, subject))
+    if sentence.endswith("never closed"):  # which shows nowhere but at the end of the text
+        at = start
     return at, sentence.format(
         found=found(source.text, at),
         line=source.line(start),

@@ -13,7 +13,7 @@ import numpy as np
 
 from attntrace.errors import AttnTraceError, Fault, Path
 from attntrace.ops import AddMask
-from attntrace.problem import Problem
+from attntrace.problem import Problem, amount, called
 from attntrace.tape import Array as Values
 from attntrace.tape import Note, Step, Trace
 
@@ -35,7 +35,7 @@ def mask(t: Trace, p: Problem, s: Step) -> Step:
 def mask_axes(p: Problem) -> tuple[str, ...]:
     """The axes of the effective mask: query and key, and those of batch and head along which it differs."""
     differs = frozenset().union(*(m.axes(p) for m in p.options.masks))
-    return tuple(axis for axis in p.lead if axis in differs) + ("query", "key")
+    return (*(axis for axis in p.lead if axis in differs), "query", "key")
 
 
 def effective(p: Problem) -> Values:
@@ -66,11 +66,10 @@ def unaligned(p: Problem, what: str, align: str | None, cure: str, path: Path) -
     """With as many queries as keys there is one way to align them; else the config must say which."""
     queries, keys = p.sizes["query"], p.sizes["key"]
     if align is None and queries != keys:
-        yield Fault(
-            f"mask: {what} is ambiguous with {queries} queries and {keys} keys: say {cure.format('top-left')} "
-            f"(the first query stands at the first key) or {cure.format('bottom-right')} (the last at the last)",
-            path,
-        )
+        lengths = f"{amount(queries, 'queries')} and {amount(keys, 'keys')}"
+        first, last = cure.format("top-left"), cure.format("bottom-right")
+        cures = f"say {first} (the first query stands at the first key) or {last} (the last at the last)"
+        yield Fault(f"{called(path)}: {what} is ambiguous with {lengths}: {cures}", path)
 
 
 @dataclass(frozen=True)
@@ -143,11 +142,14 @@ class Padding:
     def check(self, p: Problem) -> Iterator[Fault]:
         items, keys = p.sizes.get("batch", 1), p.sizes["key"]
         if len(self.lengths) != items:
-            what = f"{items} lengths (one for each batch item)" if p.batched else "1 length (there is no batch axis)"
-            yield Fault(f"mask: padding: expected {what}, found {len(self.lengths)}", self.path)
+            what = "one for each batch item" if p.batched else "there is no batch axis"
+            yield Fault(
+                f"{called(self.path)}: expected {amount(items, 'lengths')} ({what}), found {len(self.lengths)}", self.path
+            )
         for i, n in enumerate(self.lengths):
             if not 0 <= n <= keys:
-                yield Fault(f"mask: padding: expected a length from 0 to {keys} (the keys), found {n}", (*self.path, i))
+                path = (*self.path, i)
+                yield Fault(f"{called(path)}: expected a length from 0 to {keys} (the keys), found {clipped(n)}", path)
 
     def bias(self, p: Problem) -> Values:
         key = np.arange(p.sizes["key"])
@@ -184,9 +186,9 @@ class Array:
         shape, axes = p.sources[self.name].shape, (*p.lead, "query", "key")
         fits = all(n in (1, p.sizes[axis]) for n, axis in zip(reversed(shape), reversed(axes), strict=False))
         if not 1 <= len(shape) <= len(axes) or not fits:
-            wanted = " × ".join(f"{axis} {p.sizes[axis]}" for axis in axes)
+            wanted = " × ".join(f"{axis} {p.sizes[axis]}" for axis in axes) + " (any of them may be 1, leading ones left out)"
             found = by(shape) or "a single number"
-            yield Fault(f"mask: {self.sense}: expected {wanted} (leading axes may be left out or 1), found {found}", self.path)
+            yield Fault(f"{called(self.path)}: expected {wanted}, found {found}", self.path)
 
     def bias(self, p: Problem) -> Values:
         array = p.arrays[self.name].reshape(self.shape(p))
@@ -194,10 +196,16 @@ class Array:
             return array
         odd = array[(array != 0) & (array != 1)]
         if odd.size:
-            raise AttnTraceError(
-                Fault(f"mask: {self.sense}: expected 0 and 1 (or false and true), found {odd[0]:g}; to add numbers say add", self.path)
-            )
+            raise AttnTraceError(Fault(not_binary(self.path, float(odd[0])), self.path))
         return blocked((array == 1) == (self.sense == "keep"))
+
+
+def not_binary(path: Path, found: float) -> str:
+    return f"{called(path)}: expected 0 or 1 (or false or true), found {found:g}; to add numbers to the scores say add"
+
+
+def clipped(n: int) -> str:
+    return str(n) if abs(n) < 10**30 else "a huge number"
 
 
 def remarks(p: Problem) -> Iterator[Note]:

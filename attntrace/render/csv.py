@@ -27,12 +27,12 @@ def write(view: View, out: BinaryIO) -> None:
 
 def chunks(s: Shown, columns: Sequence[str]) -> Iterator[str]:
     """The rows of one step. `%r` of a Python float is the shortest text that reads back as the same number."""
-    row = template(s, columns)
+    row, values = template(s, columns), s.values
     order = [s.axes.index(axis) for axis in columns if axis in s.axes]
-    for start in range(0, s.values.size, CHUNK):
-        values = s.values.flat[start : start + CHUNK].astype(np.float64).tolist()
-        positions = np.unravel_index(np.arange(start, start + len(values)), s.shape)
-        yield "".join(map(row.__mod__, zip(*(positions[i].tolist() for i in order), values, strict=True)))
+    for start in range(0, values.size, CHUNK):
+        chunk = values.flat[start : start + CHUNK].astype(np.float64).tolist()
+        positions = np.unravel_index(np.arange(start, start + len(chunk)), s.shape)
+        yield "".join(map(row.__mod__, zip(*(positions[i].tolist() for i in order), chunk, strict=True)))
 
 
 def template(s: Shown, columns: Sequence[str]) -> str:

@@ -151,14 +151,19 @@ def writer(values: Array, precision: int, given: bool, like: Array | None = None
     """How the numbers of one matrix are written: all with the same number of decimals, or all with an exponent.
 
     Computed numbers get `precision` decimals. Given ones get as many as they need, up to `precision`: 0.5 stays 0.5. An
-    exponent is used when a number would be wider than eight digits, or when no number would show two digits.
+    exponent is used when a number would be wider than eight digits, or when next to nothing would show.
     """
     finite = np.abs(values[np.isfinite(values)])
     top = finite.max(initial=0)
-    if top >= LARGE or 0 < top < 10.0 ** (1 - precision):
+    if top >= LARGE or 0 < top < faint(precision):
         return lambda v: special(v) or (f"{v:.{precision}e}" if v else "0")
     decimals = needed(values if like is None else like, precision) if given else precision
     return lambda v: special(v) or positive_zero(f"{v:.{decimals}f}")
+
+
+def faint(precision: int) -> float:
+    """Below this, the largest number would show a single digit; with few decimals, which do not promise more, none."""
+    return float(10.0 ** (1 - precision)) if precision > 2 else 0.5 * 10.0**-precision
 
 
 def needed(values: Array, precision: int) -> int:

@@ -15,6 +15,7 @@ from typing import Any, BinaryIO
 
 import numpy as np
 
+from attntrace.dtypes import DType
 from attntrace.errors import harmless
 from attntrace.render.view import Shown, View
 from attntrace.tape import Array
@@ -37,8 +38,9 @@ def document(view: View, values: bool) -> Iterator[str]:
     """The document in pieces, so that it never is in memory as a whole."""
     yield f'{{"attntrace": {text({"version": version(), "format": FORMAT})},\n'
     yield f'"title": {text(view.trace.title)},\n'
-    yield f'"config": {text(data(view.trace.config))},\n'
-    yield '"steps": '
+    yield '"config": '
+    yield from config(view.trace.config)
+    yield ',\n"steps": '
     yield from listed(step(s, values) for s in view.shown)
     yield ',\n"notes": '
     yield from listed([text({"code": n.code, "step": n.step, "message": n.message})] for n in view.notes)
@@ -75,7 +77,7 @@ def step(s: Shown, values: bool) -> Iterator[str]:
 
 
 def described(s: Shown) -> dict[str, Any]:
-    """`index` is there when a batch item or head was picked, `origin` when the step is given."""
+    """`index` is there when a batch item or head was picked, `origin` when the step is given and says where it is from."""
     entry: dict[str, Any] = {
         "name": s.name,
         "symbol": s.step.symbol,
@@ -87,7 +89,7 @@ def described(s: Shown) -> dict[str, Any]:
     }
     if s.index:
         entry["index"] = dict(s.index)
-    if s.step.given:
+    if s.step.given and s.step.origin:
         entry["origin"] = s.step.origin
     return entry
 
@@ -118,7 +120,7 @@ def bare(rows: Array) -> Iterator[str]:
 
 def exact(array: Array) -> str:
     """JSON of a small array. `json` writes the shortest text that reads back as the same float64."""
-    if array.dtype.kind in "iu":
+    if array.dtype.kind in "biu":
         return json.dumps(array.tolist())
     wide = array.astype(np.float64, copy=False)
     written = json.dumps(wide.tolist())
@@ -142,15 +144,41 @@ def text(value: Any) -> str:
     return "".join(c if harmless(c) else f"\\u{ord(c):04x}" for c in written)
 
 
+def config(value: Any) -> Iterator[str]:
+    """A config in pieces, since its arrays may be as large as those of the steps."""
+    if isinstance(value, Mapping):
+        yield "{"
+        for i, (key, item) in enumerate(value.items()):
+            yield f"{', ' if i else ''}{text(str(key))}: "
+            yield from config(item)
+        yield "}"
+    elif isinstance(value, np.ndarray) and real(value.dtype):
+        yield from numbers(value)
+    else:
+        yield text(data(value))
+
+
+def real(dtype: DType) -> bool:
+    """Whether float64 can hold its numbers; a long double is rounded, as it is in a trace."""
+    return np.can_cast(dtype, np.float64, "same_kind")
+
+
 def data(value: Any) -> Any:
-    """A config as plain JSON data: arrays as lists, what JSON does not know as its text."""
+    """A value of a config as plain JSON data: arrays as lists, what JSON does not know as its text."""
     if isinstance(value, Mapping):
         return {str(key): data(item) for key, item in value.items()}
     if isinstance(value, np.ndarray | np.generic):
-        own = value.tolist()
-        return str(value) if isinstance(own, np.generic) else data(own)  # a long double has no Python number
+        return data(native(value))
     if isinstance(value, list | tuple):
         return [data(item) for item in value]
     if isinstance(value, float) and not math.isfinite(value):
         return "NaN" if math.isnan(value) else "Infinity" if value > 0 else "-Infinity"
     return value if isinstance(value, str | int | float | None) else str(value)
+
+
+def native(value: Array | np.generic) -> Any:
+    """A NumPy value as Python's own; `tolist` leaves what Python lacks, such as a long double, as it is."""
+    if value.dtype.kind in "biu" or not real(value.dtype):
+        own = value.tolist()
+        return str(own) if isinstance(own, np.generic) else own
+    return value.astype(np.float64).tolist()

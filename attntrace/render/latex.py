@@ -45,8 +45,9 @@ def write(view: View, out: BinaryIO) -> None:
 
 def document(view: View) -> Iterator[str]:
     yield PREAMBLE
-    if view.trace.title:
-        yield rf"\subsection*{{{escape(view.trace.title)}}}"
+    title = escape(view.trace.title)
+    if title:
+        yield rf"\subsection*{{{title}}}"
     for s in view.shown:
         yield from paragraph(view, s)
     yield from notes(view.notes)

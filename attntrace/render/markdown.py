@@ -12,11 +12,13 @@ from attntrace.render.text import axes_line, write_lines
 from attntrace.render.view import Shown, View
 from attntrace.tape import Note
 
-# What GitHub would read as markup. An underscore before a letter (d_model) may stay: it cannot close any emphasis. The
-# colon of https:// and the dot of www. make a link. Emoji codes (:tada:) have no escape there.
-MARKUP = re.compile(r"[\\`*\[\]#~$=@]|_(?![^\W_])|:(?=//)|(?<=www)\.", re.IGNORECASE)
+# What Markdown would read as markup. An underscore before a letter (d_model) may stay: it cannot close any emphasis.
+MARKUP = re.compile(r"[\\`*\[\]~=]|#(?!\d)|_(?![^\W_])")
 LIST = re.compile(r"^(\d*)([-+.)])")  # at the start of a line
-ENTITIES = str.maketrans({"&": "&amp;", "<": "&lt;", ">": "&gt;", "|": "&#124;"})
+ENTITIES = str.maketrans({"&": "&amp;", "<": "&lt;", ">": "&gt;", "|": "&vert;"})
+# What GitHub looks for once the backslashes are gone: $maths$, @people, #12, :emoji:, https:// and www. In a span of its
+# own such a character has no neighbours to mean something with.
+APART = re.compile(r"\$|@(?=\w)|#(?=\d)|:(?=//|[a-z+-][\w+-]*:)|(?<=www)\.", re.IGNORECASE)
 
 
 def write(view: View, out: BinaryIO) -> None:
@@ -25,8 +27,9 @@ def write(view: View, out: BinaryIO) -> None:
 
 
 def document(view: View) -> Iterator[str]:
-    if view.trace.title:
-        yield f"# {escape(view.trace.title)}"
+    title = escape(view.trace.title)
+    if title:
+        yield f"# {title}"
         yield ""
     for s in view.shown:
         yield from section(view, s)
@@ -99,4 +102,5 @@ def escape(text: str) -> str:
 
     A pipe becomes an entity, since a table is cut at its pipes before backslashes are looked at.
     """
-    return MARKUP.sub(r"\\\g<0>", plain(text).strip()).translate(ENTITIES)
+    escaped = MARKUP.sub(r"\\\g<0>", plain(text).strip()).translate(ENTITIES)
+    return APART.sub(r"<span>\g<0></span>", escaped)

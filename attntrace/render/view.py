@@ -36,7 +36,7 @@ class Shown:
         """The NumPy index that takes the part out of the step's values."""
         return tuple(self.index.get(axis, slice(None)) for axis in self.step.axes)
 
-    @cached_property
+    @property
     def values(self) -> Array:
         return self.step.values[self.key]
 

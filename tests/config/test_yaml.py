@@ -24,10 +24,7 @@ SCALARS: list[tuple[str, Any]] = [
     *[(word, None) for word in ("null", "Null", "NULL", "~", "")],
     *[(word, True) for word in ("true", "True", "TRUE")],
     *[(word, False) for word in ("false", "False", "FALSE")],
-    *[
-        (word, word)
-        for word in ("yes", "Yes", "no", "on", "off", "y", "n", "tRUE", "nULL", "None", "NaN", "inf", "nan")
-    ],
+    *[(word, word) for word in ("yes", "Yes", "no", "on", "off", "y", "n", "tRUE", "nULL", "None", "NaN", "inf", "nan")],
     ("0", 0),
     ("-0", 0),
     ("7", 7),
@@ -117,8 +114,8 @@ SYNTAX: list[tuple[str, str, str]] = [
     ),
     ("a: - 1", "1:4", 'a list written with "-" must start on a line of its own'),
     ("a: 1\nseed 7\nx: 1", "3:1", 'expected ":" after the key on line 2'),
-    ("a: 1\nb: 'c\nd: 2", "3:5", "the quotes that open on line 2 are never closed"),
-    ('a: "b\n---\n"', "2:1", "the quotes that open on line 1 are never closed"),
+    ("a: 1\nb: 'c\nd: 2", "2:4", "the quotes that open here are never closed"),
+    ('a: "b\n---\n"', "1:4", "the quotes that open here are never closed"),
     ('a: "C:\\dir"', "1:7", "an escape that YAML does not have: double the backslash, or use single quotes"),
     ('a: "\\xZZ"', "1:7", "an escape that YAML does not have: double the backslash, or use single quotes"),
     ("a: |b\n  c", "1:5", 'expected a line break after the "|" that starts a block of text, found "b"'),
@@ -324,11 +321,11 @@ def test_place_of_what_is_not_there_is_the_nearest_around_it() -> None:
 
 
 def test_place_through_an_alias() -> None:
-    document = parse("a: &a [1, {k: 2}]\nb: *a\n", "t.yaml")
+    document = parse("a: &a [1, &m {k: 2}]\nb: *a\nc: *m\n", "t.yaml")
     assert spot(document, "b") == "2:4"
     assert spot(document, "b", 0) == "1:8"
     assert spot(document, "b", 7) == "2:4"
-    assert key_spot(document, "b", 1, "k") == "1:12"
+    assert key_spot(document, "b", 1, "k") == key_spot(document, "c", "k") == "1:15"
 
 
 @pytest.mark.parametrize("end", ["\n", "\r\n", "\r"])
@@ -459,9 +456,7 @@ def test_tag_that_the_text_does_not_fit() -> None:
 
 
 def test_exclamation_mark_as_a_word() -> None:
-    assert faults("tokens: [wait, !, x]", ("tokens",)) == [
-        ("1:16", '"!" alone is a tag: put it in quotes if it is text')
-    ]
+    assert faults("tokens: [wait, !, x]", ("tokens",)) == [("1:16", '"!" alone is a tag: put it in quotes if it is text')]
 
 
 @pytest.mark.parametrize("digits", ["9" * 641, "-" + "9" * 5000, "0x" + "f" * 5000, "0" * 100_000])
@@ -555,17 +550,18 @@ def test_alias_bomb(text: str, loader: str) -> None:
     [(_, message)] = faults(text)
     seconds, (_, peak) = time.perf_counter() - start, tracemalloc.get_traced_memory()
     tracemalloc.stop()
-    assert message.startswith("aliases expand the ") and message.endswith(": write them out")
+    assert message.startswith("aliases expand the ")
+    assert message.endswith(": write them out")
     assert seconds < 60
     assert peak < 60e6
 
 
 def test_bound_of_small_texts() -> None:
-    """Each alias stands for a list of 99 and its values; 999 of them come to 100 004 with all that is around."""
-    text = "a: &a [" + "1, " * 98 + "1]\nb: [" + "*a, " * 998
-    assert len(parse(text + "]", "t.yaml").data["b"]) == 998
-    why = "aliases expand the 1103 values written here to more than 100000: write them out"
-    assert faults(text + "*a]") == [("2:5", why)]
+    """998 times a list of 99, 96 more values and the 104 that are around them are 100 000."""
+    text = "a: &a [" + "1, " * 98 + "1]\nb: [" + "*a, " * 998 + "1, " * 96
+    assert len(parse(text + "]", "t.yaml").data["b"]) == 998 + 96
+    why = "aliases expand the 1199 values written here to more than 100000: write them out"
+    assert faults(text + "1]") == [("2:5", why)]
 
 
 def test_bound_of_large_texts() -> None:
@@ -602,7 +598,8 @@ def test_any_text_gives_data_or_faults_with_places(scanner: str, text: str) -> N
         except AttnTraceError as error:
             assert error.faults
             for fault in error.faults:
-                assert fault.place and fault.place.source in text
+                assert fault.place
+                assert fault.place.source.partition("…")[0] in text  # dots stand for what a refused tag hides
                 assert 1 <= fault.place.column <= len(fault.place.source) + 3  # the line break counts
                 str(fault)
         else:

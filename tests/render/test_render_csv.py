@@ -11,7 +11,7 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
@@ -71,6 +71,7 @@ def assert_same(got: Array, wanted: Array) -> None:
     np.testing.assert_array_equal(np.signbit(got[~np.isnan(got)]), np.signbit(wanted[~np.isnan(wanted)]))
 
 
+@settings(deadline=None)
 @given(st.sampled_from([np.float64, np.float32, np.float16]).flatmap(lambda d: hnp.arrays(d, SHAPES)))
 def test_numbers_come_back(array: Array) -> None:
     t = tape(array)
@@ -113,10 +114,7 @@ def test_the_first_lines() -> None:
 def test_columns_in_order_of_first_appearance_empty_where_a_step_lacks_the_axis() -> None:
     found = rows(heads())
     assert list(found[0]) == ["step", "head", "key", "d_k", "query", "head*key", "value"]
-    empty = {
-        name: {axis for row in found if row["step"] == name for axis in row if not row[axis]}
-        for name in ("q", "concat")
-    }
+    empty = {name: {axis for row in found if row["step"] == name for axis in row if not row[axis]} for name in ("q", "concat")}
     assert empty == {"q": {"key", "head*key"}, "concat": {"head", "key", "d_k"}}
 
 

@@ -15,10 +15,11 @@ from typing import Any, BinaryIO, cast
 import ml_dtypes
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
+import attntrace
 from attntrace.ops import MatMul, Softmax
 from attntrace.render import json as json_format
 from attntrace.render.view import View, select
@@ -98,6 +99,7 @@ def assert_same(read: Any, array: Array) -> None:
 # ------------------------------------------------------------------ numbers
 
 
+@settings(deadline=None)
 @given(st.sampled_from([np.float64, np.float32, np.float16]).flatmap(lambda d: hnp.arrays(d, SHAPES)))
 def test_numbers_come_back(array: Array) -> None:
     step = document(tape({"x": array}))["steps"][0]
@@ -106,6 +108,7 @@ def test_numbers_come_back(array: Array) -> None:
     assert step["shape"] == list(array.shape)
 
 
+@settings(deadline=None)
 @given(hnp.arrays(np.float32, SHAPES, elements=st.floats(width=32)))
 def test_bfloat16_comes_back(array: Array) -> None:
     with np.errstate(all="ignore"):
@@ -127,12 +130,8 @@ def test_float32_is_widened_exactly() -> None:
 
 
 @pytest.mark.parametrize("chunk", [1, 2, 5, 12, 13, 1000])
-@pytest.mark.parametrize(
-    "shape", [(1,), (7,), (7, 1), (1, 7), (3, 5), (2, 3, 4), (4, 1, 3), (2, 3, 2, 5), (1, 1, 1, 30)]
-)
-def test_where_the_chunks_end_does_not_show(
-    monkeypatch: pytest.MonkeyPatch, shape: tuple[int, ...], chunk: int
-) -> None:
+@pytest.mark.parametrize("shape", [(1,), (7,), (7, 1), (1, 7), (3, 5), (2, 3, 4), (4, 1, 3), (2, 3, 2, 5), (1, 1, 1, 30)])
+def test_where_the_chunks_end_does_not_show(monkeypatch: pytest.MonkeyPatch, shape: tuple[int, ...], chunk: int) -> None:
     monkeypatch.setattr(json_format, "CHUNK", chunk)
     array = np.random.default_rng(1).normal(size=shape)
     array.flat[::3] = list(itertools.islice(itertools.cycle([np.inf, -np.inf, np.nan]), len(array.flat[::3])))
@@ -181,6 +180,14 @@ def test_what_a_step_says_of_itself() -> None:
     assert "index" not in scores
 
 
+def test_origin_is_there_when_there_is_one_to_tell() -> None:
+    t = Trace({"query": 1}, np.dtype(np.float64))
+    t.given("told", "A", ("query",), lambda: np.ones(1), "told.npy")
+    t.given("untold", "B", ("query",), lambda: np.ones(1))
+    assert [step.get("origin") for step in document(t)["steps"]] == ["told.npy", None]
+    assert "origin" not in document(t)["steps"][1]
+
+
 def test_one_head_says_which() -> None:
     whole, head = document(attention())["steps"], document(attention(), {"head": -1})["steps"]
     assert [step["index"] for step in head] == [{"head": 1}] * 4
@@ -221,6 +228,13 @@ def test_the_config_as_data() -> None:
         "mask": ("causal", {"padding": [4, None, True]}),
         "half": np.array([1.5, np.inf], dtype=ml_dtypes.bfloat16),
         "long": np.longdouble(2),
+        "longs": (np.array([2, np.inf], dtype=np.longdouble),),
+        "flags": np.array([True, False]),
+        "complex": np.clongdouble(1),
+        "scalar": np.array(0.5),
+        "nothing": np.array([]),
+        "words": np.array(["a", "b"]),
+        "nested": {"add": np.array([[-np.inf, 2**53]])},
         "when": datetime.date(2024, 2, 29),
         "file": pathlib.PurePosixPath("a/b.npy"),
         3: "a number for a key",
@@ -231,7 +245,14 @@ def test_the_config_as_data() -> None:
         "seed": 7,
         "mask": ["causal", {"padding": [4, None, True]}],
         "half": [1.5, "Infinity"],
-        "long": "2.0",
+        "long": 2.0,
+        "longs": [[2.0, "Infinity"]],
+        "flags": [True, False],
+        "complex": "(1+0j)",
+        "scalar": 0.5,
+        "nothing": [],
+        "words": ["a", "b"],
+        "nested": {"add": [["-Infinity", 2.0**53]]},
         "when": "2024-02-29",
         "file": "a/b.npy",
         "3": "a number for a key",
@@ -301,3 +322,37 @@ def test_memory_does_not_grow_with_the_document() -> None:
     tracemalloc.stop()
     assert out.size > 9e6
     assert peak < 4e6
+
+
+def test_nor_with_the_arrays_of_the_config() -> None:
+    array = np.random.default_rng(0).normal(size=(500, 1000))
+    t = tape({"x": np.ones(1)}, config={"x": array, "mask": {"add": array}})
+    view, out = View(t, select(t, None, {})), Sink()
+    tracemalloc.start()
+    json_format.write(view, cast(BinaryIO, out))
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert out.size > 18e6
+    assert peak < 4e6
+
+
+def test_no_longer_than_half_more_than_plain_json() -> None:
+    values = np.random.default_rng(0).normal(size=(300, 1000))
+    t, out = tape({"x": values}), Sink()
+    json_format.write(View(t, select(t, None, {})), cast(BinaryIO, out))
+    assert out.size < 1.1 * len(json.dumps(values.tolist()))
+
+
+# ------------------------------------------------------------------ a whole layer
+
+
+def test_a_layer_from_its_config() -> None:
+    x = np.array([[1.0, np.nan], [-np.inf, 5e-324]])
+    t = attntrace.trace({"title": "One", "x": x, "w_q": [[1, 0], [0, 1]], "w_k": np.eye(2), "w_v": np.eye(2), "mask": "causal"})
+    read = document(t, notes=attntrace.notes(t))
+    assert [step["name"] for step in read["steps"]] == t.names
+    assert (read["title"], read["config"]["mask"], read["config"]["w_q"]) == ("One", "causal", [[1, 0], [0, 1]])
+    assert read["config"]["x"] == read["steps"][0]["values"] == [[1.0, "NaN"], ["-Infinity", 5e-324]]
+    assert {"code", "step", "message"} == set(read["notes"][0])
+    for step in read["steps"]:
+        assert_same(step["values"], t[step["name"]].values)

@@ -12,7 +12,7 @@ from collections.abc import Iterator, Mapping, Sequence
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from attntrace.errors import plain
@@ -79,9 +79,7 @@ FORMULAS = {
 }
 
 
-def tape(
-    array: Array, labels: Mapping[str, Sequence[str]] | None = None, title: str = "", origin: str = "inline"
-) -> Trace:
+def tape(array: Array, labels: Mapping[str, Sequence[str]] | None = None, title: str = "", origin: str = "inline") -> Trace:
     axes = ("batch", "head", "query", "key")[4 - array.ndim :]
     t = Trace(dict(zip(axes, array.shape, strict=True)), array.dtype, labels, title)
     x = t.given("x", "X", axes, lambda: array, origin)
@@ -188,6 +186,7 @@ def test_formulas(formula: str, tex: str) -> None:
     assert latex.math(formula) == tex
 
 
+@settings(deadline=None)
 @given(st.text("ABSQKd_k √ᵀ′″×−∘≤∞₀[]():;,/+=.0123456789e-#$%&~^{}\\é", max_size=20))
 def test_a_formula_never_leaves_its_braces(formula: str) -> None:
     assert balanced(latex.math(formula))
@@ -251,9 +250,7 @@ def test_captions_and_one_head() -> None:
 
 
 def test_notes_are_a_list() -> None:
-    tex = written(
-        tape(np.ones((1, 1))), notes=[Note("tie", "weights", "50% of row_0"), Note("odd", None, "oddly made")]
-    )
+    tex = written(tape(np.ones((1, 1))), notes=[Note("tie", "weights", "50% of row_0"), Note("odd", None, "oddly made")])
     assert tex.endswith("\\begin{itemize}\n\\item weights: 50\\% of row\\_0\n\\item oddly made\n\\end{itemize}\n")
     assert "itemize" not in written(tape(np.ones((1, 1))))
 
@@ -266,6 +263,7 @@ def test_hostile_text(text: str) -> None:
     assert seen(latex.escape(text)) == plain(text).strip()
 
 
+@settings(deadline=None)
 @given(TEXT)
 def test_any_text(text: str) -> None:
     escaped = latex.escape(text)
@@ -296,9 +294,7 @@ def test_hostile_text_in_every_place(text: str) -> None:
 def fragments() -> Iterator[str]:
     n = len(HOSTILE)
     yield written(heads(), notes=[Note("code", None, text) for text in HOSTILE])
-    yield written(
-        tape(np.eye(n) - 0.5, {"query": HOSTILE, "key": [text[::-1] for text in HOSTILE]}, title="".join(HOSTILE))
-    )
+    yield written(tape(np.eye(n) - 0.5, {"query": HOSTILE, "key": [text[::-1] for text in HOSTILE]}, title="".join(HOSTILE)))
     yield written(tape(np.arange(1200.0).reshape(30, 40) * -1e-9))
     yield written(tape(np.array([[np.nan, np.inf, -np.inf, -np.inf]]), origin="x_y.npz[w] & more"))
     yield "\n\n".join(f"${latex.math(formula)}$" for formula in FORMULAS)

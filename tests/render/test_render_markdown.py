@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import io
 import itertools
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from markdown_it import MarkdownIt
 from markdown_it.token import Token
 
+import attntrace
 from attntrace.errors import plain
 from attntrace.ops import MatMul, Softmax
 from attntrace.render import markdown
@@ -65,17 +67,23 @@ HOSTILE = [
         "===",
         "> q",
         "[^1]",
+        "@octocat",
+        "#12",
+        "&#124;",
+        ":tada:",
+        "https://x.y",
+        "www.x.y",
+        "$",
+        "<span>",
         "!",
         "é_ü",
         "日本",
     ),
 ]
-TEXT = st.text("\\`*_{}[]()<>#+-.!|~$&:=;'\"/ \n\tab1é日😀\x1b\u202e", max_size=12)
+TEXT = st.text("@w2\\`*_{}[]()<>#+-.!|~$&:=;'\"/ \n\tab1é日😀\x1b\u202e", max_size=12)
 
 
-def tape(
-    array: Array, labels: Mapping[str, Sequence[str]] | None = None, title: str = "", origin: str = "inline"
-) -> Trace:
+def tape(array: Array, labels: Mapping[str, Sequence[str]] | None = None, title: str = "", origin: str = "inline") -> Trace:
     axes = ("batch", "head", "query", "key")[4 - array.ndim :]
     t = Trace(dict(zip(axes, array.shape, strict=True)), array.dtype, labels, title)
     x = t.given("x", "X", axes, lambda: array, origin)
@@ -101,11 +109,20 @@ class Table:
 
 
 def inline(token: Token) -> str:
-    """What a reader sees of an inline token; `code` and **bold** are the only markup that there may be."""
-    allowed = {"text", "code_inline", "strong_open", "strong_close", "em_open", "em_close"}
-    found = {child.type for child in token.children or []}
+    """What a reader sees of an inline token; `code`, **bold** and bare spans are the only markup that there may be."""
+    allowed = {"text", "text_special", "code_inline", "strong_open", "strong_close", "em_open", "em_close", "html_inline"}
+    children = token.children or []
+    found = {child.type for child in children}
     assert found <= allowed, f"{token.content!r} has {found - allowed}"
-    return "".join(child.content for child in token.children or [])
+    assert {child.content for child in children if child.type == "html_inline"} <= {"<span>", "</span>"}
+    return "".join(child.content for child in children if child.type != "html_inline")
+
+
+def pieces(text: str) -> list[str]:
+    """The runs of text that a reader of the HTML finds, such as GitHub's search for names and links."""
+    children = PARSER.parseInline(text)[0].children or []
+    between = "".join("\0" if child.type == "html_inline" else child.content for child in children)
+    return [piece for piece in between.split("\0") if piece]
 
 
 def tables(text: str) -> list[Table]:
@@ -236,6 +253,7 @@ def test_hostile_text(text: str) -> None:
     assert_shown_as_it_is(text)
 
 
+@settings(deadline=None)
 @given(TEXT)
 def test_any_text(text: str) -> None:
     assert_shown_as_it_is(text)
@@ -266,15 +284,43 @@ def assert_shown_as_it_is(text: str) -> None:
         assert shown[-2:] == [seen(text), f"x: {seen(text)}"]
 
 
-@pytest.mark.parametrize("text", [r"https\://x.y", r"http\://x.y", r"www\.x.y", r"WWW\.x.y", r"\@octocat", r"a\@b.c"])
-def test_what_github_alone_makes_links_of(text: str) -> None:
-    """The parser here leaves these alone in any case; a backslash at this place is what keeps GitHub from it."""
-    assert markdown.escape(text.replace("\\", "")) == text
+@pytest.mark.parametrize(
+    "parts",
+    [
+        *(["https", ":", "//x.y"], ["HTTP", ":", "//x.y"], ["www", ".", "x.y"], ["WWW", ".", "x.y"]),
+        *(["@", "octocat"], ["a", "@", "b.c"], ["#", "12"], ["owner/name", "#", "12"], [":", "tada:"]),
+        *(["$", "x", "$"], ["$", "$", "x", "$", "$"]),
+    ],
+)
+def test_what_github_looks_for_in_the_text_is_taken_apart(parts: list[str]) -> None:
+    """Links, people, issues, emoji and maths are found after escapes are gone, so a backslash would not do."""
+    assert pieces(markdown.escape("".join(parts))) == parts
 
 
 def test_prose_is_left_legible() -> None:
-    prose = "row 2 of d_model may attend to nothing: weights are 0 (see w_q), 1.5 at most."
+    prose = "row 2 of d_model may attend to nothing: weights are 0 (see w_q), 1.5 at most; x @ W at 10:30:00, a: b."
     assert markdown.escape(prose) == prose
+
+
+def test_a_title_of_nothing_is_no_heading() -> None:
+    assert headings(written(tape(np.ones((1, 2)), title=" \u3000"))) == [("h2", "x"), ("h2", "weights")]
+
+
+def test_an_infinite_largest_is_bold() -> None:
+    table = tables(written(tape(np.array([[np.inf, 1.0], [-np.inf, -np.inf]]))))[0]
+    assert table.rows[0][1] == "∞"
+    assert table.bold[0][1]
+
+
+def test_a_layer_from_its_config() -> None:
+    config = {"x": np.eye(2), "w_q": np.eye(2), "w_k": np.eye(2), "w_v": np.eye(2), "tokens": ["|", "<b>"], "mask": "causal"}
+    t = attntrace.trace(config)
+    text = written(t, notes=attntrace.notes(t))
+    assert [name for tag, name in headings(text) if tag == "h2"] == [*t.names, "Notes"]
+    weights = tables(text)[t.names.index("weights")]
+    assert weights.head == ["", "|", "<b>", "sum"]
+    e = math.exp(1 / math.sqrt(2))
+    assert weights.rows == [["|", "1.0000", "0.0000", "1.0000"], ["<b>", f"{1 / (1 + e):.4f}", f"{e / (1 + e):.4f}", "1.0000"]]
 
 
 def test_a_label_in_the_largest_column() -> None:

@@ -13,7 +13,7 @@ from collections.abc import Mapping
 
 import ml_dtypes
 import numpy as np
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
@@ -49,6 +49,7 @@ def load(data: bytes) -> dict[str, Array]:
         return dict(archive)
 
 
+@settings(deadline=None)
 @given(st.sampled_from([np.float64, np.float32, np.float16]).flatmap(lambda d: hnp.arrays(d, SHAPES)))
 def test_arrays_come_back(array: Array) -> None:
     t = tape(array)
