@@ -19,8 +19,8 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from attntrace.api import load, trace, verify
     from attntrace.errors import AttnTraceError
-    from attntrace.remarks import notes
     from attntrace.problem import Problem
+    from attntrace.remarks import notes
     from attntrace.tape import Note, Step, Trace
 
 HOME = {

@@ -14,7 +14,13 @@ from attntrace.verification import Report
 from attntrace.verification import verify as verify_trace
 
 
-def load(config: str | Mapping[str, Any] | None = None, *, seed: int | None = None, sets: Sequence[str] = (), permute: str | None = None) -> Problem:
+def load(
+    config: str | Mapping[str, Any] | None = None,
+    *,
+    seed: int | None = None,
+    sets: Sequence[str] = (),
+    permute: str | None = None,
+) -> Problem:
     """Read a problem: a YAML file, the name of a bundled example, or a mapping with the keys of a config.
 
     In a mapping, tensors may be NumPy arrays. `seed`, `sets` and `permute` are the options --seed, --set and --permute of

@@ -20,7 +20,13 @@ def run(command: str) -> str:
     kept = {k: v for k, v in os.environ.items() if k not in ("NO_COLOR", "FORCE_COLOR", "COLUMNS", "PYTHONIOENCODING")}
     env = kept | {"PATH": f"{scripts}{os.pathsep}{os.environ['PATH']}", "PYTHONUTF8": "1"}
     done = subprocess.run(
-        ["bash", "-c", command], capture_output=True, text=True, encoding="utf-8", cwd=ROOT / "tests" / "readme", env=env, check=False
+        ["bash", "-c", command],
+        capture_output=True,
+        text=True,
+        encoding="utf-8",
+        cwd=ROOT / "tests" / "readme",
+        env=env,
+        check=False,
     )
     return done.stdout + done.stderr
 
@@ -38,7 +44,9 @@ def console(*commands: str, lines: int | None = None) -> None:
 
 def python(source: str) -> None:
     """A Python block, run, with what it prints as comments below."""
-    done = subprocess.run([sys.executable, "-c", source], capture_output=True, text=True, encoding="utf-8", cwd=ROOT, check=False)
+    done = subprocess.run(
+        [sys.executable, "-c", source], capture_output=True, text=True, encoding="utf-8", cwd=ROOT, check=False
+    )
     print("```python")
     print(source.strip())
     print("\n".join(f"# {line}".rstrip() for line in (done.stdout + done.stderr).rstrip("\n").split("\n")))

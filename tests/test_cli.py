@@ -61,7 +61,8 @@ def test_get_prints_a_row_a_line() -> None:
 
 
 @pytest.mark.parametrize(
-    ("cell", "count"), [("weights[-1]", 3), ("x[:, 3:]", 3), ("q[..., -1]", 3), ("weights[0][1]", 1), ("w_q[::2, 0]", 2), ("output", 12)]
+    ("cell", "count"),
+    [("weights[-1]", 3), ("x[:, 3:]", 3), ("q[..., -1]", 3), ("weights[0][1]", 1), ("w_q[::2, 0]", 2), ("output", 12)],
 )
 def test_get_takes_numpy_indexes(cell: str, count: int) -> None:
     assert len(run("get", cell).stdout.split()) == count
@@ -191,7 +192,8 @@ def test_a_format_overrules_the_extension(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("target", "words"), [("no/such/dir/t.json", "no such file"), (".", "extension|directory"), ("t.xyz", ".xyz tells no format")]
+    ("target", "words"),
+    [("no/such/dir/t.json", "no such file"), (".", "extension|directory"), ("t.xyz", ".xyz tells no format")],
 )
 def test_a_file_that_cannot_be_written(target: str, words: str, tmp_path: Path) -> None:
     done = run("run", "--output", target, cwd=tmp_path)
@@ -219,9 +221,14 @@ def test_a_failure_while_writing_leaves_nothing(tmp_path: Path, monkeypatch: pyt
     from attntrace.cli.session import whole_file
 
     monkeypatch.chdir(tmp_path)
-    with pytest.raises(ZeroDivisionError), whole_file("t.json") as file:
-        file.write(b"{")
-        raise ZeroDivisionError
+
+    def fail() -> None:
+        with whole_file("t.json") as file:
+            file.write(b"{")
+            raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        fail()
     assert os.listdir(tmp_path) == []
 
 
@@ -234,7 +241,13 @@ def test_a_pipe_is_written_to_as_it_is(tmp_path: Path) -> None:
 
 def test_a_closed_pipe_ends_in_silence() -> None:
     done = subprocess.run(
-        f"{ATTNTRACE} run --tokens 300 --full | head -1", shell=True, capture_output=True, text=True, env=PLAIN, check=False, timeout=60
+        f"{ATTNTRACE} run --tokens 300 --full | head -1",
+        shell=True,
+        capture_output=True,
+        text=True,
+        env=PLAIN,
+        check=False,
+        timeout=60,
     )
     assert len(done.stdout.splitlines()) == 1
     assert done.stderr == ""

@@ -96,9 +96,11 @@ def broken(draw: st.DrawFn) -> str:
     for _ in range(draw(st.integers(1, 3))):
         paths = list(spots(config))
         path = draw(st.sampled_from(paths)) if paths else None
-        change = draw(st.sampled_from(["replace", "replace", "replace", "leave out", "add"]))
+        change = draw(st.sampled_from(["nudge", "nudge", "nudge", "replace", "replace", "leave out", "add"]))
         if change == "add" or path is None:
             config[draw(st.sampled_from(KEYS))] = draw(values)
+        elif change == "nudge" and isinstance(at(config, path), (int, float)):
+            at(config, path[:-1])[path[-1]] = draw(st.sampled_from(NUMBERS))
         elif change == "leave out":
             del at(config, path[:-1])[path[-1]]
         else:
@@ -146,7 +148,19 @@ TARGETS = """x x[0] x[0][1] x[-1,:] x[::2] x[...,0] x[0 x.y x.shape x.shape[0] x
 GIVEN = ["", "=", "null", "5", "-1", "1e400", ".nan", "true", "'", "a: b", "\0", "\x85", "9" * 700, "[" * 100, "auto", "causal"]
 GIVEN += ["[[1, 2], [3", "{", "[5, 5]", "[[1]]", "[a, b, c]", "{draw: normal, shape: [3, 2], seed: 1}", "{padding: [1]}"]
 GIVEN += ["&a [*a]", "!!python/object/apply:os.system ['echo pwned']", "float16"]
-sets = st.builds("{}={}".format, st.sampled_from(TARGETS), st.sampled_from(GIVEN) | values.map(written)) | st.text(max_size=12)
+LIKELY = [
+    "scale=0.25",
+    "mask=null",
+    "title=x",
+    "tokens=[a, b, c]",
+    "seed=7",
+    "heads=1",
+    "dtype=float32",
+    "x[0]=5",
+    "expect=null",
+]
+keyed = st.builds("{}={}".format, st.sampled_from(TARGETS), st.sampled_from(GIVEN) | values.map(written))
+sets = st.sampled_from(LIKELY) | keyed | st.text(max_size=12)
 
 INDEXES = ["0", "-1", "1:", "::2", "::-1", "...", ":", "", "a", "9", "-99999999999999999999", "0:0", "1.5", "٣", " 1 "]
 indexes = st.lists(st.sampled_from(INDEXES), max_size=4)

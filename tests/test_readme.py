@@ -48,6 +48,8 @@ def test_every_key_of_the_config_has_a_line_here() -> None:
 def test_ci_runs_what_readme_says() -> None:
     """The command that README gives for the tests is what .ci/run runs, apart from where the environment lies."""
     ci = (ROOT / ".ci" / "run").read_text(encoding="utf-8")
-    install, test = re.search(r"pip (install -e '\.\[test\]') && \.venv/bin/python (-m pytest)", README.read_text(encoding="utf-8")).groups()
+    install, test = re.search(
+        r"pip (install -e '\.\[test\]') && \.venv/bin/python (-m pytest)", README.read_text(encoding="utf-8")
+    ).groups()
     assert install.split()[-1] in ci
     assert test in ci

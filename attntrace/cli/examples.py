@@ -17,7 +17,8 @@ from attntrace.errors import AttnTraceError, nearest
 def examples(
     output: Output,
     name: Annotated[
-        Optional[str], typer.Argument(metavar="NAME", show_default=False, autocompletion=names_starting, help="An example to print.")
+        Optional[str],
+        typer.Argument(metavar="NAME", show_default=False, autocompletion=names_starting, help="An example to print."),
     ] = None,
 ) -> None:
     """List the bundled examples; with a NAME print that file, to copy and edit.

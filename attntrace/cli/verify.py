@@ -15,7 +15,9 @@ from attntrace.cli.session import emit, format_of, names_of, problem_of, screen
 def verify(
     source: Source,
     output: Output,
-    against: Annotated[str, typer.Option("--against", metavar="torch", show_default=False, help="What to hold it against.")] = "torch",
+    against: Annotated[
+        str, typer.Option("--against", metavar="torch", show_default=False, help="What to hold it against.")
+    ] = "torch",
     steps: Steps = None,
 ) -> int:
     """Hold every step against an independent implementation; exit 1 when one differs.

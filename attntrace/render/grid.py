@@ -8,7 +8,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TypeVar
 
 import numpy as np
 
@@ -20,6 +20,7 @@ from attntrace.tape import Array, row_argmax, row_sums
 THRESHOLD = 1000  # a tensor with more numbers is elided, as NumPy does
 EDGE = 3  # entries kept at each end of an elided axis
 LARGE = 1e8  # from here on, numbers are written with an exponent
+T = TypeVar("T")
 TOKENS = ("token", "query", "key", "kv_token")
 
 
@@ -47,7 +48,7 @@ def grids(s: Shown, labels: Mapping[str, Sequence[str]], precision: int, full: b
     large = not full and size(s.shape) > THRESHOLD
     for index in itertools.product(*(kept(n, large) for n in s.shape[: len(lead)])):
         if None in index:
-            if all(i in (None, 0) for i in index[index.index(None) + 1 :]):
+            if all(i == 0 for i in index[index.index(None) + 1 :]):
                 yield Grid(caption="", left_out=skipped(s, index))
             continue
         yield matrix(s, tuple(i for i in index if i is not None), labels, precision, large)
@@ -78,42 +79,57 @@ def skipped(s: Shown, index: Sequence[int | None]) -> str:
 def matrix(s: Shown, index: tuple[int, ...], labels: Mapping[str, Sequence[str]], precision: int, large: bool) -> Grid:
     """One matrix of a step. Only the rows that are shown are read, so the cost of a large one is that of a small one."""
     values = s.values[index]
-    axes, shape = s.axes[-2:], values.shape
-    values = values[None] if values.ndim == 1 else values
-    rows, columns = (kept(n, large) for n in values.shape)
-    read = values[[i for i in rows if i is not None]]
+    rows, columns = (kept(n, large) for n in np.atleast_2d(values).shape)
+    read = np.atleast_2d(values)[present(rows)]
     read = read.astype(working(read.dtype), copy=False)
-    shown = read[:, [j for j in columns if j is not None]]
-    write = writer(shown, precision, s.step.given)
-    sums = row_sums(read)
+    shown = read[:, present(columns)]
     best = row_argmax(read)
     top = read[np.arange(len(read)), best]
-    column_labels = named(axes[-1], columns, labels)
+    write = writer(shown, precision, s.step.given)
+    marks = [marked(row, b, t, present(columns)) for row, b, t in zip(shown.tolist(), best.tolist(), top.tolist(), strict=True)]
     return Grid(
         caption=caption(s, index),
-        columns=column_labels,
-        rows=named(axes[0], rows, labels) if len(shape) == 2 else [""],
-        numbers=widen([widen(list(map(write, row)), columns) for row in shown.tolist()], rows, [GAP] * len(columns)),
-        marks=widen([widen(marked(row, b, t, columns), columns, "") for row, b, t in zip(shown, best, top, strict=True)], rows, [""] * len(columns)),
-        sums=widen(list(map(writer(sums[:, None], precision, s.step.given, shown), sums.tolist())), rows),
-        largest=widen([f"{write(float(t))} at {named(axes[-1], [int(b)], labels)[0]}" for b, t in zip(best, top, strict=True)], rows)
-        if None in columns
-        else (),
-        left_out=left_out(axes, shape, rows, columns),
+        columns=named(s.axes[-1], columns, labels),
+        rows=named(s.axes[-2], rows, labels) if values.ndim == 2 else [""],
+        numbers=spread([list(map(write, row)) for row in shown.tolist()], rows, columns, GAP),
+        marks=spread(marks, rows, columns, ""),
+        sums=widen(total(row_sums(read), shown, precision, s.step.given), rows, GAP),
+        largest=widen(located(top, best, s, labels, precision), rows, GAP) if None in columns else (),
+        left_out=left_out(s.axes[-2:], values.shape, rows, columns),
     )
 
 
-def widen(items: list[Any], positions: Sequence[int | None], gap: Any = GAP) -> list[Any]:
+def present(positions: Sequence[int | None]) -> list[int]:
+    return [i for i in positions if i is not None]
+
+
+def total(sums: Array, shown: Array, precision: int, given: bool) -> list[str]:
+    """Row sums, with as many decimals as the numbers that are summed."""
+    return list(map(writer(sums[:, None], precision, given, like=shown), sums.tolist()))
+
+
+def located(top: Array, best: Array, s: Shown, labels: Mapping[str, Sequence[str]], precision: int) -> list[str]:
+    """`0.8735 at t57`: each row's largest entry, which may be among the columns left out."""
+    write = writer(top[:, None], precision, s.step.given)
+    places = named(s.axes[-1], best.tolist(), labels)
+    return [f"{write(value)} at {place}" for value, place in zip(top.tolist(), places, strict=True)]
+
+
+def spread(cells: list[list[str]], rows: Sequence[int | None], columns: Sequence[int | None], gap: str) -> list[list[str]]:
+    """A table of cells with a row and a column of gaps where some are left out."""
+    return widen([widen(row, columns, gap) for row in cells], rows, [gap] * len(columns))
+
+
+def widen(items: list[T], positions: Sequence[int | None], gap: T) -> list[T]:
     """`items` with `gap` put in where `positions` has None."""
     return [*items[:EDGE], gap, *items[EDGE:]] if None in positions else items
 
 
-def marked(row: Array, best: int, top: float, columns: Sequence[int | None]) -> list[str]:
+def marked(row: Sequence[float], best: int, top: float, positions: Sequence[int]) -> list[str]:
     """Where the row's largest entry is among the columns shown, and what equals it."""
-    positions = [j for j in columns if j is not None]
     if not top > -np.inf:  # NaN is not the largest of anything, and in a row of −∞ nothing is
         return [""] * len(positions)
-    return ["max" if j == best else "tie" if v == top else "" for j, v in zip(positions, row.tolist(), strict=True)]
+    return ["max" if j == best else "tie" if v == top else "" for j, v in zip(positions, row, strict=True)]
 
 
 def caption(s: Shown, index: Sequence[int]) -> str:

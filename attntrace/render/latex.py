@@ -129,7 +129,8 @@ def number(text: str, mark: str = "") -> str:
         return r"$\dots$"
     bold = "boldsymbol" if "∞" in text else "mathbf"
     value = math(text).strip()
-    return {"max": rf"$\{bold}{{{value}}}$", "tie": f"${{=}}{value}$"}.get(mark, f"${value}$")
+    equal = braced(value) if text.startswith("-") else value  # after =, a bare minus would have spaces around it
+    return {"max": rf"$\{bold}{{{value}}}$", "tie": f"${{=}}{equal}$"}.get(mark, f"${value}$")
 
 
 def place(largest: str) -> str:

@@ -9,11 +9,14 @@ from attntrace.render.canvas import Canvas, table
 from attntrace.render.text import axes_line
 from attntrace.render.view import Shown, View
 
+HEAD = ("step", "formula", "axes", "dtype", "from")
+STYLES = ("bold cyan", "", "", "dim", "dim")
+
 
 def write(view: View, out: BinaryIO) -> None:
     canvas = Canvas(out, view.colour, view.width)
     rows = [row(shown) for shown in view.shown]
-    table(canvas, ("step", "formula", "axes", "dtype", "from"), rows, [("bold cyan", "", "", "dim", "dim")] * len(rows), (False,) * 5)
+    table(canvas, HEAD, rows, [STYLES] * len(rows), (False,) * len(HEAD))
 
 
 def row(shown: Shown) -> tuple[str, str, str, str, str]:

@@ -221,7 +221,7 @@ def test_numbers_of_every_kind() -> None:
     values = [[-0.5, -np.inf, -0.5], [np.nan, 0.25, 1.0], [-np.inf, np.inf, 2.0]]
     rows = tabulars(written(tape(np.array(values))))[0][1:]
     assert rows == [
-        ["t0", r"$\mathbf{-0.50}$", r"$-\infty$", "${=}-0.50$", r"$-\infty$"],
+        ["t0", r"$\mathbf{-0.50}$", r"$-\infty$", "${=}{-0.50}$", r"$-\infty$"],
         ["t1", "NaN", "$0.25$", "$1.00$", "NaN"],
         ["t2", r"$-\infty$", r"$\boldsymbol{\infty}$", "$2.00$", "NaN"],
     ]
