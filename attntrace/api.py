@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from attntrace import layer
-from attntrace.config.load import Request
+from attntrace.config.draft import Request
 from attntrace.config.load import load as load_request
 from attntrace.problem import Problem
 from attntrace.tape import Trace

@@ -19,7 +19,7 @@ import pytest
 
 import attntrace
 from attntrace.config import bundled, schema
-from attntrace.config.load import TEXT_KEYS
+from attntrace.config.draft import TEXT_KEYS
 from attntrace.config.yaml import parse
 
 SEEDED = {"module05", "six-tokens", "toy", "end-to-end", "linear-layout", "multi-head-causal", "multi-head-dropout"}

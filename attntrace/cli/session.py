@@ -30,7 +30,7 @@ NARROWEST = 40  # a terminal that claims less is not believed
 
 def request_of(source: Source) -> Any:
     """The options as the library takes them."""
-    from attntrace.config.load import Request
+    from attntrace.config.draft import Request
 
     return Request(
         source.config,

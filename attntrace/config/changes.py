@@ -1,0 +1,206 @@
+"""What the command line changes: keys of a config and shapes of the default example, then cells and the order of tokens."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import Any
+
+from attntrace.cell import Cell, parse
+from attntrace.config.draft import SHOWN, TEXT_KEYS, Draft, Request, collected, touched
+from attntrace.config.tensors import Edited, Permuted, found, numbers
+from attntrace.config.yaml import parse as parse_yaml
+from attntrace.config.yaml import parse_value
+from attntrace.errors import AttnTraceError, Fault, Path
+from attntrace.problem import INPUTS, Options, Source, called
+
+
+def apply(request: Request, draft: Draft) -> None:
+    """The options of the command line, in the data."""
+    shape_default(request, draft)
+    if request.seed is not None:
+        change(draft, ("seed",), request.seed, f"--seed {request.seed}")
+    for text in request.sets:
+        set_value(draft, text)
+
+
+def shape_default(request: Request, draft: Draft) -> None:
+    """--tokens, --d-model and their like: other shapes for the default example, drawn in the same way."""
+    options = {
+        "--tokens": request.tokens,
+        "--d-model": request.d_model,
+        "--heads": request.heads,
+        "--kv-heads": request.kv_heads,
+        "--causal": request.causal or None,
+    }
+    asked = {option: value for option, value in options.items() if value is not None}
+    if request.config is not None:
+        for option in asked:
+            raise AttnTraceError(f"{option} shapes the default example and goes without a CONFIG; change a config with --set")
+        return
+    if asked or request.seed not in (None, 42):
+        shapes = " ".join(
+            [f"{option} {value}" for option, value in asked.items() if option != "--causal"] + ["--causal"] * request.causal
+        )
+        draft.data["title"] = f"Self-attention on random tokens{': ' if shapes else ''}{shapes}"
+        draft.data.pop("source", None)
+    shape(draft, request, "--tokens", ("x",), 0, request.tokens)
+    width = request.d_model
+    for path, axis in ((("x",), 1), *(((w,), a) for w in ("w_q", "w_k", "w_v") for a in (0, 1))):
+        shape(draft, request, "--d-model", path, axis, width)
+    if request.kv_heads is not None and request.heads:
+        for w in ("w_k", "w_v"):
+            columns = draft.data[w]["shape"][1] // request.heads * request.kv_heads
+            shape(draft, request, "--kv-heads", (w,), 1, max(1, columns))
+    for option, key in (("--heads", "heads"), ("--kv-heads", "kv_heads")):
+        if option in asked:
+            change(draft, (key,), asked[option], f"{option} {asked[option]}")
+    if request.causal:
+        change(draft, ("mask",), "causal", "--causal")
+
+
+def shape(draft: Draft, request: Request, option: str, path: Path, axis: int, size: int | None) -> None:
+    if size is None:
+        return
+    if size >= 2**31:
+        raise AttnTraceError(f"{option} {size}: expected less than {2**31}")
+    change(draft, (*path, "shape", axis), size, f"{option} {getattr(request, option[2:].replace('-', '_'))}")
+
+
+SET = re.compile(r"([^=]*?)\s*=(.*)", re.DOTALL)
+PART = re.compile(r"\.?([A-Za-z_]\w*)|\[\s*(\d{1,9})\s*\]", re.ASCII)
+
+
+def set_value(draft: Draft, text: str) -> None:
+    """`--set KEY=VALUE`: a key of the config (scale, mask.padding, tokens[1]), or cells of a tensor (x[0], x[:, 3:])."""
+    option = f"--set {text if len(text) <= SHOWN else text[:SHOWN] + '…'}"
+    match = SET.fullmatch(text)
+    if not match:
+        raise AttnTraceError(f"{option}: expected KEY=VALUE, such as --set scale=1 or --set 'x[0]=[5,5,5,5]'")
+    target, source = match[1].strip(), match[2].strip()
+    name = re.split(r"[.\[]", target)[0]
+    if name in INPUTS and target[len(name) : len(name) + 1] == "[":
+        cell = cell_of(target, option)
+        draft.edits.append((cell, value_of(name, source, target)))
+        draft.changes.append(((name,), option))
+    else:
+        path = path_of(target, option)
+        change(draft, path, value_of(name, source, target), option)
+
+
+def cell_of(target: str, option: str) -> Cell:
+    try:
+        return parse(target)
+    except AttnTraceError as error:
+        raise AttnTraceError(f"{option}: {error.faults[0].message}") from None
+
+
+def value_of(name: str, source: str, target: str) -> Any:
+    """VALUE as YAML; labels and titles stay as typed."""
+    option = f"--set {target}"
+    if name not in TEXT_KEYS:
+        return parse_value(source, option)
+    if source.startswith("["):
+        return parse_yaml(f"{name}: {source}", option, TEXT_KEYS).data[name]
+    return source
+
+
+def path_of(target: str, option: str) -> Path:
+    """mask[0].padding as the path ("mask", 0, "padding")."""
+    parts = list(PART.finditer(target))
+    if not parts or "".join(match[0] for match in parts) != target or not parts[0][1]:
+        what = repr(target[:SHOWN]) if target else "nothing"
+        raise AttnTraceError(f"{option}: expected a key before the =, such as scale, mask.padding or tokens[1], found {what}")
+    return tuple(match[1] or int(match[2]) for match in parts)
+
+
+def change(draft: Draft, path: Path, value: Any, option: str) -> None:
+    put(draft.data, path, value, option)
+    draft.changed(path, value, option)
+
+
+def put(data: Any, path: Path, value: Any, option: str) -> None:
+    """Set the value at `path`; mappings on the way are made where they are missing."""
+    *way, last = path
+    for depth, step in enumerate(way):
+        if not (isinstance(data, dict) and isinstance(step, str)):
+            data = entry(data, step, path[: depth + 1], option)
+            continue
+        if isinstance(path[depth + 1], str) and not isinstance(data.get(step), (dict, list)):
+            data[step] = {}
+        data = data.get(step)
+    if not (isinstance(data, dict) and isinstance(last, str)):
+        entry(data, last, path, option)
+    data[last] = value
+
+
+def entry(data: Any, step: str | int, path: Path, option: str) -> Any:
+    if isinstance(data, list) and isinstance(step, int) and step < len(data):
+        return data[step]
+    what = f"a list of {len(data)}, numbered from 0" if isinstance(data, list) else found(data)
+    state = "not set" if data is None else what
+    raise AttnTraceError(f"{option}: there is no {called(path)}: {called(path[:-1])} is {state}")
+
+
+# ------------------------------------------------------------------ what is changed once the tensors are known
+
+
+def permuted(request: Request, sources: Mapping[str, Source], options: Options, faults: list[Fault]) -> dict[str, Source]:
+    """The tokens of x (of q, k and v, where they are given) in the order of --permute; labels go along."""
+    if request.permute is None:
+        return dict(sources)
+    if any(touched(name, faults) for name in ("x", *"qkv")):
+        return dict(sources)
+    names = [name for name in (("x",) if "x" in sources else tuple("qkv")) if name in sources]
+    lengths = {sources[name].shape[-2] for name in names if len(sources[name].shape) > 1}
+    if len(lengths) != 1:
+        faults.append(Fault(f"--permute {request.permute}: needs x, or q, k and v with as many tokens each"))
+        return dict(sources)
+    with collected(faults):
+        order = order_of(request.permute, lengths.pop())
+        if options.tokens is not None and len(options.tokens) == len(order):
+            options.tokens = tuple(options.tokens[i] for i in order)
+        return {name: Permuted(s, order) if name in names else s for name, s in sources.items()}
+    return dict(sources)
+
+
+def order_of(text: str, length: int) -> tuple[int, ...]:
+    parts = [part.strip() for part in text.split(",")]
+    complete = len(parts) == length and all(re.fullmatch(r"\d{1,9}", part, re.ASCII) for part in parts)
+    if not complete or sorted(map(int, parts)) != list(range(length)):
+        example = ",".join(map(str, [1, 0, *range(2, length)][:length] if length < 12 else ["1", "0", "2", "…"]))
+        wanted = f"each of 0 to {length - 1} once, such as {example}" if length > 1 else "0, since there is one token"
+        raise AttnTraceError(f"--permute {text[:SHOWN]}: expected {wanted}")
+    return tuple(map(int, parts))
+
+
+def edited(draft: Draft, sources: dict[str, Source], faults: list[Fault]) -> dict[str, Source]:
+    """The cells that --set changes."""
+    for cell, value in draft.edits:
+        if cell.name not in sources:
+            if not touched(cell.name, faults):
+                faults.append(Fault(f"{draft.option((cell.name,))}: there is no {cell.name} here to change"))
+            continue
+        with collected(faults):
+            sources[cell.name] = edit(sources[cell.name], cell, value)
+    return sources
+
+
+def edit(source: Source, cell: Cell, value: Any) -> Source:
+    path = (cell.name,)
+    try:
+        taken = cell.within([str(i) for i in range(len(source.shape))], source.shape)
+    except AttnTraceError as error:
+        raise AttnTraceError(Fault(str(error.faults[0].message), path)) from None
+    scalar = isinstance(value, (int, float)) and not isinstance(value, bool)
+    new = numbers([value], path)[0] if scalar else numbers(value, path)
+    if not spreads(new.shape, taken):
+        sizes = " × ".join(map(str, taken)) or "a single number"
+        raise AttnTraceError(Fault(f"{cell}: expected {sizes}, found {' × '.join(map(str, new.shape))}", path))
+    return Edited(source, cell.index, new)
+
+
+def spreads(shape: tuple[int, ...], over: tuple[int, ...]) -> bool:
+    """Whether NumPy would repeat an array of `shape` to fill one of shape `over`."""
+    pairs = zip(reversed(shape), reversed(over), strict=False)
+    return len(shape) <= len(over) and all(n in (1, size) for n, size in pairs)
