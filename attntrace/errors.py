@@ -76,9 +76,10 @@ class MissingPackage(AttnTraceError):
 
 
 def nearest(word: str, known: Iterable[str]) -> str:
-    """` Did you mean "…"?` with the known word most like `word`, or nothing when none is."""
-    match = difflib.get_close_matches(word, list(known), n=1, cutoff=0.5)
-    return f'; did you mean "{match[0]}"?' if match else ""
+    """`; did you mean "…"?` with the known word most like `word`, whatever its case, or nothing when none is."""
+    lower = {name.lower(): name for name in known}
+    match = difflib.get_close_matches(word.lower(), list(lower), n=1, cutoff=0.5)
+    return f'; did you mean "{lower[match[0]]}"?' if match else ""
 
 
 def plain(text: str) -> str:

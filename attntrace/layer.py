@@ -17,7 +17,7 @@ from attntrace.tape import Step, Trace
 
 def trace(p: Problem) -> Trace:
     """The tape of the layer that `p` poses. Nothing is computed until it is read."""
-    t = Trace(p.sizes, p.options.dtype, labels(p), p.options.title, p.config, [*p.remarks, *masks.remarks(p)])
+    t = Trace(p.sizes, p.options.dtype, labels(p), p.options.title, p.config, [*p.remarks, *masks.remarks(p)], p.changes)
     attention(t, p)
     return t
 
@@ -59,31 +59,49 @@ def projection(t: Trace, p: Problem, given: dict[str, Step], which: int, source:
     if not p.projected:
         return direct(t, p, name, axes)
     columns = p.columns(which)
-    w, b = (name if columns is None else "qkv" for _ in "wb")
-    operands = [given.get(source, given["x"]), given[f"w_{w}"], *(given[n] for n in (f"b_{b}",) if n in given)]
-    x, matrix, *bias = (o.symbol for o in operands)
-    part = picked(p, which)
-    formula = f"{name.upper()} = {x} {matrix}{part}{'ᵀ' * p.options.transposed}" + "".join(f" + {s}{part}" for s in bias)
+    letters = name if columns is None else "qkv"
+    x, w = given.get(source, given["x"]), given[f"w_{letters}"]
+    bias = [given[f"b_{letters}"]] if f"b_{letters}" in given else []
     heads = p.sizes.get(axes[-3]) if p.headed else None
-    return t(name, formula, axes, Project(heads, columns, p.options.transposed), *operands)
+    formula = f"{name.upper()} = {x.symbol} {product(p, which, w, bias)}{into(heads, p.sizes[axes[-1]])}"
+    return t(name, formula, axes, Project(heads, columns, p.options.transposed), x, w, *bias)
+
+
+def product(p: Problem, which: int, w: Step, bias: list[Step]) -> str:
+    """`W_Q + b_Q`, or the part of a fused projection that makes q, k or v: `W_QKV[:, 0:16] + b_QKV[0:16]`."""
+    part = picked(p, which)
+    transpose = "ᵀ" * p.options.transposed
+    if not part:
+        return " + ".join([f"{w.symbol}{transpose}", *(b.symbol for b in bias)])
+    matrix = f"{w.symbol}[{part}, :]" if p.options.transposed else f"{w.symbol}[:, {part}]"
+    return " + ".join([f"{matrix}{transpose}", *(f"{b.symbol}[{part}]" for b in bias)])
 
 
 def picked(p: Problem, which: int) -> str:
-    """How a formula says which outputs of a fused projection it reads."""
+    """How a formula says which outputs of a fused projection are read."""
     columns = p.columns(which)
     if columns is None:
         return ""
     if columns == tuple(range(columns[0], columns[-1] + 1)):
-        return f"[{columns[0]}:{columns[-1] + 1}]"
-    return f"[{'qkv'[which]} of each {'group' if p.group > 1 else 'head'}]"
+        return f"{columns[0]}:{columns[-1] + 1}"
+    return f"{'qkv'[which]} of each {'group' if p.group > 1 else 'head'}"
+
+
+def into(heads: int | None, width: int) -> str:
+    """How the outputs are split: head h is columns h · width to (h + 1) · width − 1."""
+    return "" if heads is None else f", {heads} {'head' if heads == 1 else 'heads'} of {width}"
 
 
 def direct(t: Trace, p: Problem, name: str, axes: tuple[str, ...]) -> Step:
     """Q, K or V as given; heads lying side by side in its columns are split."""
+
+    def give(name_: str, symbol: str) -> Step:
+        return t.given(name_, symbol, p.axes[name], lambda: p.arrays[name], p.sources[name].origin)
+
     if p.axes[name] == axes:
-        return t.given(name, INPUTS[name], axes, lambda: p.arrays[name], p.sources[name].origin)
-    whole = t.given(f"{name}_merged", f"{INPUTS[name]}₀", p.axes[name], lambda: p.arrays[name], p.sources[name].origin)
-    return t(name, f"{INPUTS[name]} = {whole.symbol}, split into heads", axes, Split(p.sizes[axes[-3]]), whole)
+        return give(name, INPUTS[name])
+    whole, heads = give(f"{name}_merged", f"{INPUTS[name]}₀"), p.sizes[axes[-3]]
+    return t(name, f"{INPUTS[name]} = {whole.symbol}{into(heads, p.sizes[axes[-1]])}", axes, Split(heads), whole)
 
 
 def scale(t: Trace, p: Problem, s: Step) -> Step:

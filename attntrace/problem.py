@@ -94,6 +94,7 @@ class Problem:
     sizes: dict[str, int]
     config: Mapping[str, Any] = field(default_factory=dict)
     remarks: list[Note] = field(default_factory=list)
+    changes: list[str] = field(default_factory=list)  # the options that changed the config, as they were typed
 
     @cached_property
     def arrays(self) -> dict[str, Array]:

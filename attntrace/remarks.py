@@ -5,7 +5,7 @@ Looks read no more than a step and its operands, so they work while the tape is 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 
 import numpy as np
 
@@ -21,7 +21,22 @@ KINDS = (("nan", "NaN"), ("overflow", "infinity"))  # code of a note, and what i
 
 def notes(trace: Trace) -> list[Note]:
     """All notes about a trace: those of its problem, then those of its steps in order. Computes the trace."""
-    return [*trace.remarks, *(note for step in trace for note in look_at(step))]
+    return about([*trace.remarks, *(note for step in trace for note in look_at(step))], None)
+
+
+CAUSE = "; it comes from "
+
+
+def about(found: Iterable[Note], names: Collection[str] | None) -> list[Note]:
+    """The notes about the steps in `names` (about all, when None), each cause of NaN and infinities told once."""
+    result, causes = [], set()
+    for note in found:
+        cause = note.message.partition(CAUSE)[2]
+        if cause in causes or not (names is None or note.step is None or note.step in names or cause):
+            continue
+        causes |= {cause} - {""}
+        result.append(note)
+    return result
 
 
 def look_at(step: Step) -> Iterator[Note]:
@@ -93,7 +108,7 @@ def reason(step: Step, what: str, mask: Array, sources: Sequence[Step]) -> str:
     causes = ["infinity"] if what == "infinity" else ["NaN", "infinity"]  # ∞ − ∞ and 0 · ∞ are NaN
     origins = [cell(o.name, place) for o in sources for cause in causes for place in places(strange(o, cause))[:1]]
     if origins:
-        return f"{where}; it comes from {' and '.join(origins)}"
+        return f"{where}{CAUSE}{' and '.join(origins)}"
     if what == "infinity":
         return f"{where}: beyond the largest {step.dtype.name}, {largest(step.dtype):.4g}"
     return where

@@ -7,7 +7,7 @@ is computed. Numbers are computed when they are first read: listing the steps co
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 Array = np.ndarray[Any, np.dtype[Any]]
 
 
-@dataclass(eq=False)
+@dataclass(eq=False, repr=False)
 class Step:
     """One entry of the tape: what is computed, from what, and (once read) the numbers.
 
@@ -40,7 +40,11 @@ class Step:
     operands: tuple[Step, ...] = ()
     origin: str = ""
     read: Callable[[], Array] | None = None
-    _values: Array | None = field(default=None, repr=False)
+    _values: Array | None = None
+
+    def __repr__(self) -> str:
+        axes = " × ".join(f"{axis} {size}" for axis, size in zip(self.axes, self.shape, strict=True))
+        return f"Step({self.name}: {self.formula}, {axes}, {self.dtype.name})"
 
     @property
     def values(self) -> Array:
@@ -117,6 +121,7 @@ class Trace:
         title: str = "",
         config: Mapping[str, Any] | None = None,
         remarks: Sequence[Note] = (),
+        changes: Sequence[str] = (),
     ) -> None:
         self.sizes = dict(sizes)
         self.dtype = dtype
@@ -124,6 +129,7 @@ class Trace:
         self.title = title
         self.config = dict(config or {})
         self.remarks = list(remarks)  # notes that follow from the problem alone
+        self.changes = list(changes)  # what was changed in the config, in words of the command line
         self._steps: dict[str, Step] = {}
 
     def __call__(self, name: str, formula: str, axes: Sequence[str], operation: Operation, *operands: Step) -> Step:
@@ -157,7 +163,8 @@ class Trace:
         try:
             return self._steps[name]
         except KeyError:
-            raise AttnTraceError(f"there is no step {name!r} in this trace{nearest(name, self._steps)}") from None
+            hint = nearest(name, self._steps) or f"; its steps are {', '.join(self._steps)}"
+            raise AttnTraceError(f"there is no step {name!r} in this trace{hint}") from None
 
     @property
     def names(self) -> list[str]:

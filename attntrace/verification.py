@@ -11,7 +11,7 @@ import numpy as np
 from attntrace.compare import Difference, accumulated, difference, tolerance
 from attntrace.errors import AttnTraceError
 from attntrace.problem import Problem
-from attntrace.reference import Opinion, reference
+from attntrace.reference import Opinion, Reference, reference
 from attntrace.tape import Array, Trace
 
 MASKED = ("mask", "masked")  # steps in which −∞ is what it should be
@@ -35,6 +35,7 @@ class Report:
     rows: tuple[Row, ...]
     opinions: tuple[Row, ...]
     given: tuple[str, ...]  # steps that are inputs, so that there is nothing to compare
+    silent: Mapping[str, str]  # calls that were not made, and why
 
     @property
     def agrees(self) -> bool:
@@ -70,13 +71,23 @@ def verify(problem: Problem, trace: Trace, against: str = "torch", only: Collect
         for name, what, theirs in framework.steps(problem, have)
         if only is None or name in only
     )
-    asked = framework.whole(problem, have) if finite(have) else ()
-    opinions = tuple(opinion_row(o, trace, have) for o in asked if only is None or o.step in only)
+    opinions, silent = ask(framework, problem, trace, have, only)
     if not rows:
-        raise AttnTraceError(f"nothing to compare: {framework.NAME} gives none of these steps")
+        raise AttnTraceError(f"nothing to compare: {', '.join(only or ())} is given, not computed")
     compared = {row.step for row in rows}
     given = tuple(s.name for s in trace if s.given and s.name not in compared and (only is None or s.name in only))
-    return Report(framework.NAME, framework.version(), rows, opinions, given)
+    return Report(framework.NAME, framework.version(), rows, opinions, given, silent)
+
+
+def ask(
+    framework: Reference, problem: Problem, trace: Trace, have: Mapping[str, Array], only: Collection[str] | None
+) -> tuple[tuple[Row, ...], dict[str, str]]:
+    """What the framework's own attention says of the steps in `only`, and which calls are not made, and why."""
+    silent = framework.silences(problem, have)
+    if not finite(have):
+        return (), silent | {"several steps in one call": "with NaN or infinities every implementation has its own ways"}
+    asked = (o for o in framework.whole(problem, have) if only is None or o.step in only)
+    return tuple(opinion_row(o, trace, have) for o in asked), silent
 
 
 def finite(have: Mapping[str, Array]) -> bool:

@@ -1384,7 +1384,7 @@ error: --set x=5: x: expected numbers in lists, {file: …} or {draw: …}, foun
         T,
         (*RUN, "--set", "x[0]=[1,2,3]"),
         r"""
-error: --set x[0]=[1,2,3]: x[0]: expected 2, found 3
+error: --set x[0]=[1,2,3]: x[0]: expected 2 numbers, found 3
 """,
     ),
     "set beyond the cells": (

@@ -143,8 +143,23 @@ def test_the_first_step_that_nan_reaches(name: str, index: tuple[int, int], firs
     assert {n.step for n in found} <= {"q", "k", "v"}, "steps after the first are not named again"
 
 
-def test_nan_in_x_reaches_each_projection() -> None:
-    assert [n.step for n in with_code("nan", with_cell("x", (0, 0), np.nan))] == ["q", "k", "v"]
+def test_a_cause_is_told_once_with_the_first_step_that_it_reaches() -> None:
+    (found,) = with_code("nan", with_cell("x", (0, 0), np.nan))
+    assert found.step == "q"
+    assert found.message.endswith("; it comes from x[0, 0]")
+
+
+def test_two_causes_are_told_both() -> None:
+    both = with_cell("w_v", (0, 0), np.nan, with_cell("w_k", (0, 0), np.nan))
+    assert [n.step for n in with_code("nan", both)] == ["k", "v"]
+
+
+def test_notes_are_about_what_is_shown_and_where_its_nan_comes_from() -> None:
+    from attntrace.remarks import about
+
+    found = notes({**with_cell("x", (0, 0), np.nan), "dropout": {"rate": 0.5, "seed": 0}})
+    assert {n.step for n in about(found, {"dropped"})} == {"dropped", "q"}
+    assert about(found, None) == found
 
 
 def test_nan_born_of_an_overflow() -> None:
@@ -221,9 +236,9 @@ def test_notes_in_every_dtype(name: str) -> None:
 
 def test_notes_while_the_tape_is_let_go_of() -> None:
     """Looks read a step and its operands, so they find the same while steps are released."""
-    from attntrace.remarks import look_at
+    from attntrace.remarks import about, look_at
 
     config = {**with_cell("x", (0, 0), np.nan), "mask": "causal"}
     trace = attntrace.trace(config)
     released = [*trace.remarks, *(n for step in trace.play(keep={"output"}) for n in look_at(step))]
-    assert released == notes(config)
+    assert about(released, None) == notes(config)

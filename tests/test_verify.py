@@ -248,7 +248,7 @@ def test_every_step_is_compared_or_given() -> None:
 
 def test_comparing_nothing_is_an_error() -> None:
     problem = attntrace.load("toy")
-    with pytest.raises(AttnTraceError, match="nothing to compare: torch gives none of these steps") as error:
+    with pytest.raises(AttnTraceError, match="nothing to compare: x is given, not computed") as error:
         verify(problem, layer.trace(problem), only=["x"])
     assert error.value.exit_code == 2
 

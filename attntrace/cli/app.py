@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Callable
-from functools import wraps
+from functools import partial, wraps
 from typing import Annotated, Any
 
 import typer
@@ -83,8 +83,18 @@ def guard(run: Callable[[], Any], debug: bool) -> int:
 
 def say(text: str, code: int) -> int:
     if text:
-        print(text, file=sys.stderr)
+        print(folded(text) if sys.stderr.isatty() else text, file=sys.stderr)
     return code
+
+
+def folded(text: str) -> str:
+    """An error as a terminal shows it best: sentences broken between words, excerpts of files as they are."""
+    import shutil
+    import textwrap
+
+    width = max(20, shutil.get_terminal_size().columns)
+    fold = partial(textwrap.fill, width=width, subsequent_indent="  ", break_long_words=False, break_on_hyphens=False)
+    return "\n".join(fold(line) if line.startswith("error: ") else line for line in text.split("\n"))
 
 
 def main() -> None:

@@ -7,15 +7,15 @@ from typing import Annotated, BinaryIO, Optional
 import typer
 
 from attntrace.cli.app import command
-from attntrace.cli.options import Format, Output
+from attntrace.cli.options import Format, Target
 from attntrace.cli.options import examples as names_starting
-from attntrace.cli.session import emit, format_of, screen
+from attntrace.cli.session import emit, screen
 from attntrace.errors import AttnTraceError, nearest
 
 
 @command
 def examples(
-    output: Output,
+    output: Target,
     name: Annotated[
         Optional[str],
         typer.Argument(metavar="NAME", show_default=False, autocompletion=names_starting, help="An example to print."),
@@ -29,7 +29,6 @@ def examples(
     from attntrace.render import catalogue
     from attntrace.render.text import write_text
 
-    chosen = format_of(output, [Format.rich]) if name is None else Format.rich
     if name is not None and name not in bundled.names():
         raise AttnTraceError(f"{name}: no bundled example has that name{nearest(name, bundled.names())}")
     text = catalogue.text(name) if name else ""
@@ -40,4 +39,4 @@ def examples(
         else:
             catalogue.write(out, **screen(output))
 
-    emit(output, chosen, write)
+    emit(output, Format.rich, write)

@@ -7,15 +7,24 @@ from typing import Annotated, BinaryIO
 import typer
 
 from attntrace.cli.app import command
-from attntrace.cli.options import Format, Output, Source
-from attntrace.cli.session import emit, format_of, trace_of
+from attntrace.cli.options import Answer, Format, Precision, Source, steps_starting
+from attntrace.cli.session import ANSWERS, emit, format_of, trace_of
 
 
 @command
 def get(
-    cell: Annotated[str, typer.Argument(metavar="CELL", show_default=False, help="A step with a NumPy index: 'weights[0,1]'.")],
+    cell: Annotated[
+        str,
+        typer.Argument(
+            metavar="CELL",
+            show_default=False,
+            autocompletion=steps_starting,
+            help="A step with a NumPy index: 'weights[0,1]'.",
+        ),
+    ],
     source: Source,
-    output: Output,
+    output: Answer,
+    precision: Precision = None,
 ) -> None:
     """Print bare numbers, exact, one row a line. Computes no more than they need.
 
@@ -24,7 +33,7 @@ def get(
     from attntrace.cell import parse
     from attntrace.render import bare
 
-    chosen = format_of(output, [Format.rich, Format.json])
+    chosen = format_of(output, ANSWERS)
     place = parse(cell)
     trace = trace_of(source)
     step = trace[place.name]
@@ -33,6 +42,6 @@ def get(
     values = step.values[place.index]
 
     def write(out: BinaryIO) -> None:
-        bare.write(values, out, json=chosen is Format.json, precision=output.precision)
+        bare.write(values, out, json=chosen is Format.json, precision=precision)
 
     emit(output, chosen, write)

@@ -28,6 +28,23 @@ class Format(str, Enum):
     latex = "latex"
 
 
+class AnswerFormat(str, Enum):
+    rich = "rich"
+    json = "json"
+
+
+STEPS = (
+    *("x", "x_kv", "w_q", "w_k", "w_v", "w_qkv", "w_o", "q", "k", "v", "scores", "scaled", "mask", "masked", "weights"),
+    *("keep", "dropped", "context", "concat", "output"),
+)
+
+
+def steps_starting(incomplete: str) -> list[str]:
+    """Names of steps, for shell completion; of a list, its last name."""
+    before, comma, last = incomplete.rpartition(",")
+    return [f"{before}{comma}{name}" for name in STEPS if name.startswith(last)]
+
+
 def examples(incomplete: str) -> list[str]:
     """Names of bundled examples, for shell completion."""
     from attntrace.config.bundled import names
@@ -71,7 +88,12 @@ class Source:
     causal: Annotated[bool, option("--causal", help="Mask keys after the query.", panel=SHAPE)] = False
 
 
-Steps = Annotated[Optional[str], option("--steps", metavar="a,b", help="Only these steps.", panel=OUTPUT)]
+Steps = Annotated[
+    Optional[str], option("--steps", metavar="a,b", help="Only these steps.", panel=OUTPUT, autocompletion=steps_starting)
+]
+Precision = Annotated[
+    Optional[int], option("--precision", min=0, max=17, help="Decimals shown (4); JSON, CSV and NPZ are exact.", panel=OUTPUT)
+]
 
 
 @dataclass
@@ -84,30 +106,42 @@ class Choice:
 
 
 @dataclass
-class Output:
-    """How and where to write it."""
+class Target:
+    """Where to write it."""
 
-    format: Annotated[
-        Optional[Format], option("--format", help="Default: by the extension of --output, or rich.", panel=OUTPUT)
-    ] = None
     output: Annotated[
         Optional[str], option("--output", "-o", metavar="FILE", help="Write to FILE, whole or not at all.", panel=OUTPUT)
     ] = None
-    precision: Annotated[
-        Optional[int],
-        option("--precision", min=0, max=17, help="Decimals shown (4); JSON, CSV and NPZ are exact.", panel=OUTPUT),
-    ] = None
-    full: Annotated[bool, option("--full", help="Print large tensors whole.", panel=OUTPUT)] = False
     color: Annotated[Colour, option("--color", help="auto obeys NO_COLOR and FORCE_COLOR.", panel=OUTPUT)] = Colour.auto
     quiet: Annotated[bool, option("--quiet", "-q", help="Exit code and errors only.", panel=OUTPUT)] = False
     debug: Annotated[bool, option("--debug", help="Show the traceback of an error.", panel=OUTPUT)] = False
 
 
-GROUPS = (Source, Choice, Output)
+@dataclass
+class Answer(Target):
+    """How and where to write a text that is not a trace."""
+
+    format: Annotated[
+        Optional[AnswerFormat], option("--format", help="Default: by the extension of --output, or rich.", panel=OUTPUT)
+    ] = None
+
+
+@dataclass
+class Output(Target):
+    """How and where to write a trace."""
+
+    format: Annotated[
+        Optional[Format], option("--format", help="Default: by the extension of --output, or rich.", panel=OUTPUT)
+    ] = None
+    precision: Precision = None
+    full: Annotated[bool, option("--full", help="Print large tensors whole.", panel=OUTPUT)] = False
+
+
+GROUPS = (Source, Choice, Target, Answer, Output)
 
 
 def grouped(function: Callable[..., Any]) -> Callable[..., Any]:
-    """A command whose arguments of type Source, Choice or Output appear to Typer as the options that they are made of."""
+    """A command whose arguments of a type in GROUPS appear to Typer as the options that they are made of."""
     kinds = get_type_hints(function, include_extras=True)
     given_as = {name: options_of(parameter, kinds[name]) for name, parameter in signature(function).parameters.items()}
 

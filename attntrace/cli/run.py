@@ -15,14 +15,14 @@ def run(source: Source, choice: Choice, output: Output) -> None:
 
     Example: attntrace run toy --set mask=causal --steps masked,weights
     """
-    from attntrace.remarks import look_at
+    from attntrace.remarks import about, look_at
     from attntrace.render.view import View
 
-    chosen = format_of(output, list(Format))
+    chosen = format_of(output)
     trace = trace_of(source)
     shown = shown_of(trace, choice)
     keep = None if choice.steps is None else {s.name for s in shown}
-    notes = [*trace.remarks, *(note for step in trace.play(keep) for note in look_at(step))]
+    notes = about([*trace.remarks, *(note for step in trace.play(keep) for note in look_at(step))], keep)
     aside = chosen in (Format.csv, Format.npz) or (chosen is Format.rich and not to_terminal(output))
     precision = PRECISION if output.precision is None else output.precision
     view = View(trace, shown, () if aside else notes, precision, output.full, **screen(output))

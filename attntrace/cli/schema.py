@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from attntrace.cli.app import command
-from attntrace.cli.options import Format, Output
-from attntrace.cli.session import emit, format_of
+from attntrace.cli.options import Format, Target
+from attntrace.cli.session import emit
 
 
 @command
-def schema(output: Output) -> None:
+def schema(output: Target) -> None:
     """Print the JSON Schema of a config, for editors that complete and check YAML.
 
     Example: attntrace schema > attntrace.schema.json
@@ -18,6 +18,5 @@ def schema(output: Output) -> None:
     from attntrace.config.schema import json_schema
     from attntrace.render.text import write_text
 
-    chosen = format_of(output, [Format.rich, Format.json])
     text = json.dumps(json_schema(), indent=2, ensure_ascii=False) + "\n"
-    emit(output, chosen, lambda out: write_text(text, out))
+    emit(output, Format.json, lambda out: write_text(text, out))

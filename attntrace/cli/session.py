@@ -12,7 +12,7 @@ from io import BytesIO
 from pathlib import Path
 from typing import Any, BinaryIO
 
-from attntrace.cli.options import Choice, Colour, Format, Output, Source
+from attntrace.cli.options import Answer, Choice, Colour, Format, Output, Source, Target
 from attntrace.errors import AttnTraceError, plain
 
 EXTENSIONS = {
@@ -22,8 +22,10 @@ EXTENSIONS = {
     ".md": Format.markdown,
     ".markdown": Format.markdown,
     ".tex": Format.latex,
+    ".latex": Format.latex,
     ".txt": Format.rich,
 }
+ANSWERS = (Format.rich, Format.json)  # what a command writes that does not write a trace
 PRECISION = 4
 NARROWEST = 40  # a terminal that claims less is not believed
 
@@ -76,11 +78,11 @@ def shown_of(trace: Any, choice: Choice) -> list[Any]:
     return select(trace, names, index)
 
 
-def format_of(output: Output, allowed: Sequence[Format]) -> Format:
+def format_of(output: Output | Answer, allowed: Sequence[Format] = tuple(Format)) -> Format:
     """The format asked for, or the one that the extension of the output file tells."""
-    chosen = output.format or by_extension(output.output) or Format.rich
+    chosen = Format(output.format.value) if output.format else by_extension(output.output) or Format.rich
     if chosen not in allowed:
-        raise AttnTraceError(f"this command writes {', '.join(f.value for f in allowed)}; not {chosen.value}")
+        raise AttnTraceError(f"--output: this command writes {' and '.join(f.value for f in allowed)}, not {chosen.value}")
     return chosen
 
 
@@ -99,7 +101,7 @@ def renderer(chosen: Format) -> Any:
     return importlib.import_module(f"attntrace.render.{chosen.value}")
 
 
-def colour_of(output: Output, stream: Any) -> bool:
+def colour_of(output: Target, stream: Any) -> bool:
     """Whether to send colours: as told, else as NO_COLOR and FORCE_COLOR tell, else to terminals."""
     if output.color is not Colour.auto:
         return output.color is Colour.always
@@ -108,11 +110,11 @@ def colour_of(output: Output, stream: Any) -> bool:
     return bool(os.environ.get("FORCE_COLOR")) or (stream.isatty() and os.environ.get("TERM") != "dumb")
 
 
-def to_terminal(output: Output) -> bool:
+def to_terminal(output: Target) -> bool:
     return output.output in (None, "-") and sys.stdout.isatty()
 
 
-def screen(output: Output) -> dict[str, Any]:
+def screen(output: Target) -> dict[str, Any]:
     """Width and colours of where the output goes; what is not a terminal has no width."""
     if not to_terminal(output):
         coloured = output.color is Colour.always or (output.output is None and colour_of(output, sys.stdout))
@@ -120,7 +122,7 @@ def screen(output: Output) -> dict[str, Any]:
     return {"width": max(NARROWEST, shutil.get_terminal_size().columns), "colour": colour_of(output, sys.stdout)}
 
 
-def emit(output: Output, chosen: Format, write: Callable[[BinaryIO], None]) -> None:
+def emit(output: Target, chosen: Format, write: Callable[[BinaryIO], None]) -> None:
     """Let `write` write to where the output goes; --quiet sends it nowhere unless a file was asked for."""
     if output.output is not None and output.output != "-":
         with whole_file(output.output) as file:
@@ -167,7 +169,7 @@ def whole_file(name: str) -> Iterator[BinaryIO]:
         raise AttnTraceError(f"--output {plain(name)}: {(error.strerror or str(error)).lower()}") from None
 
 
-def tell(output: Output, notes: Sequence[Any]) -> None:
+def tell(output: Target, notes: Sequence[Any]) -> None:
     """Notes about output that has no place for them go to standard error."""
     if output.quiet or not notes:
         return

@@ -5,12 +5,12 @@ from __future__ import annotations
 from typing import BinaryIO
 
 from attntrace.cli.app import command
-from attntrace.cli.options import Choice, Format, Output, Source
-from attntrace.cli.session import emit, format_of, screen, shown_of, trace_of
+from attntrace.cli.options import Answer, Choice, Format, Source
+from attntrace.cli.session import ANSWERS, emit, format_of, screen, shown_of, trace_of
 
 
 @command
-def steps(source: Source, choice: Choice, output: Output) -> None:
+def steps(source: Source, choice: Choice, output: Answer) -> None:
     """List the steps: names, formulas, axes and shapes. Computes nothing.
 
     Example: attntrace steps multi-head-causal
@@ -18,7 +18,7 @@ def steps(source: Source, choice: Choice, output: Output) -> None:
     from attntrace.render import json, listing
     from attntrace.render.view import View
 
-    chosen = format_of(output, [Format.rich, Format.json])
+    chosen = format_of(output, ANSWERS)
     trace = trace_of(source)
     view = View(trace, shown_of(trace, choice), trace.remarks, **screen(output))
 

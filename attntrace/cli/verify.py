@@ -7,14 +7,14 @@ from typing import Annotated
 import typer
 
 from attntrace.cli.app import command
-from attntrace.cli.options import Format, Output, Source, Steps
-from attntrace.cli.session import emit, format_of, names_of, problem_of, screen
+from attntrace.cli.options import Answer, Format, Source, Steps
+from attntrace.cli.session import ANSWERS, emit, format_of, names_of, problem_of, screen
 
 
 @command
 def verify(
     source: Source,
-    output: Output,
+    output: Answer,
     against: Annotated[
         str, typer.Option("--against", metavar="torch", show_default=False, help="What to hold it against.")
     ] = "torch",
@@ -29,7 +29,7 @@ def verify(
     from attntrace.render import report
     from attntrace.verification import verify
 
-    chosen = format_of(output, [Format.rich, Format.json])
+    chosen = format_of(output, ANSWERS)
     reference(against)  # without its framework there is no need to read anything
     problem = problem_of(source)
     trace = layer.trace(problem)

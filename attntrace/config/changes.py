@@ -158,7 +158,9 @@ def permuted(request: Request, sources: Mapping[str, Source], options: Options, 
         return dict(sources)
     with collected(faults):
         order = order_of(request.permute, lengths.pop())
-        if options.tokens is not None and len(options.tokens) == len(order):
+        if options.tokens is None:
+            options.tokens = tuple(f"t{i}" for i in range(len(order)))  # so that one sees who went where
+        if len(options.tokens) == len(order):
             options.tokens = tuple(options.tokens[i] for i in order)
         return {name: Permuted(s, order) if name in names else s for name, s in sources.items()}
     return dict(sources)
@@ -196,7 +198,7 @@ def edit(source: Source, cell: Cell, value: Any) -> Source:
     new = numbers([value], path)[0] if scalar else numbers(value, path)
     if not spreads(new.shape, taken):
         sizes = " × ".join(map(str, taken)) or "a single number"
-        raise AttnTraceError(Fault(f"{cell}: expected {sizes}, found {' × '.join(map(str, new.shape))}", path))
+        raise AttnTraceError(Fault(f"{cell}: expected {sizes} numbers, found {' × '.join(map(str, new.shape))}", path))
     return Edited(source, cell.index, new)
 
 

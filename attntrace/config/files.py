@@ -430,9 +430,9 @@ def rows(source: str, path: Path) -> Iterator[tuple[int, list[str]]]:
 
 
 def body(table: Iterator[tuple[int, list[str]]]) -> Iterator[tuple[int, list[str]]]:
-    """The rows below the header, which is a first row in which not every cell is a number."""
+    """The rows below the header, which is a first row in which no cell is a number; one odd cell is a mistake."""
     for line, cells in table:
-        if all(number(cell) is not None for cell in cells):
+        if any(number(cell) is not None for cell in cells):
             yield line, cells
         break
     yield from table

@@ -52,6 +52,8 @@ def build(draft: Draft, request: Request) -> Problem:
         raise AttnTraceError(*problem)
     add_dropout(problem, sound, maker)
     problem.remarks += remarks(problem, request, maker)
+    problem.changes += [f"--set {text}" for text in request.sets]
+    problem.changes += [f"--permute {request.permute}"] if request.permute else []
     return problem
 
 

@@ -70,11 +70,13 @@ def kind_of_tensor(value: Any) -> str | None:
     return "numbers"
 
 
-NUMBERS = {
-    "description": "numbers in nested lists, a row a list",
-    "type": "array",
-    "items": {"anyOf": [{"type": ["number", "boolean"]}, {"type": "array"}]},
-}
+def nested(axes: int) -> dict[str, Any]:
+    """The JSON Schema of numbers in lists, in lists of lists, and so on for up to `axes` axes."""
+    number: dict[str, Any] = {"type": ["number", "boolean"]}
+    return {"type": "array", "minItems": 1, "items": number if axes == 1 else {"anyOf": [number, nested(axes - 1)]}}
+
+
+NUMBERS = {"description": "numbers in nested lists, a row a list", **nested(4)}
 Numbers = Annotated[Any, WithJsonSchema(NUMBERS)]
 Tensor = Annotated[
     Annotated[Numbers, Tag("numbers")] | Annotated[FileTensor, Tag("as file")] | Annotated[DrawTensor, Tag("as draw")],
@@ -168,7 +170,8 @@ Scale = Annotated[
     Annotated[Literal["auto"], Tag("auto")] | Annotated[float, Field(allow_inf_nan=False), Tag("number")],
     Discriminator(lambda value: "auto" if value == "auto" else "number"),
 ]
-Labels = Annotated[list[str], Field(min_length=1)]
+Label = Annotated[str, WithJsonSchema({"type": ["string", "number", "boolean", "null"]})]  # an editor reads yes as true
+Labels = Annotated[list[Label], Field(min_length=1)]
 
 
 class Config(Model):

@@ -27,9 +27,15 @@ def mask(t: Trace, p: Problem, s: Step) -> Step:
         return s
     axes = mask_axes(p)
     missing = tuple(i for i, axis in enumerate(s.axes) if axis not in axes)
-    parts = " and ".join(m.formula for m in p.options.masks)
-    m = t.given("mask", "M", axes, lambda: effective(p), f"0 where {parts}, −∞ elsewhere")
+    m = t.given("mask", "M", axes, lambda: effective(p), origin(p))
     return t("masked", f"S″ = {s.symbol} + M", s.axes, AddMask(missing), s, m)
+
+
+def origin(p: Problem) -> str:
+    """What the mask says in words: which keys it leaves, and whether it adds numbers."""
+    hiding = [m.formula for m in p.options.masks if m.formula]
+    words = [f"0 where {' and '.join(hiding)}, −∞ elsewhere"] if hiding else []
+    return "; ".join([*words, *("the numbers to add, as given" for m in p.options.masks if not m.formula)])
 
 
 def mask_axes(p: Problem) -> tuple[str, ...]:
@@ -170,7 +176,8 @@ class Array:
 
     @property
     def formula(self) -> str:
-        return {"keep": "keep is 1", "ignore": "ignore is 0", "add": "nothing is added"}[self.sense]
+        """The keys it leaves; nothing for numbers to be added."""
+        return {"keep": "keep is 1", "ignore": "ignore is 0", "add": ""}[self.sense]
 
     def shape(self, p: Problem) -> tuple[int, ...]:
         """The shape with leading axes of 1, up to four axes; (batch, query, key) where there are no heads."""

@@ -1,7 +1,8 @@
 """Independent implementations to hold a trace against. A file is a framework, imported when it is asked for.
 
 Each has `NAME`, `version()`, `steps(problem, have)`, which recomputes every step it can from the steps before it, and
-`whole(problem, have)`, which computes several steps in one call of the framework's own attention. They share no code and no
+`whole(problem, have)`, which computes several steps in one call of the framework's own attention, and `silences`, which says
+why some such call is not made. They share no code and no
 formula with the layer: they read the problem and the arrays, and call the framework.
 """
 
@@ -33,6 +34,8 @@ class Reference(Protocol):
     def version(self) -> str: ...
 
     def steps(self, p: Problem, have: Mapping[str, Array]) -> Iterator[tuple[str, str, Array]]: ...
+
+    def silences(self, p: Problem, have: Mapping[str, Array]) -> dict[str, str]: ...
 
     def whole(self, p: Problem, have: Mapping[str, Array]) -> Iterator[Opinion]: ...
 

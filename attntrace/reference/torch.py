@@ -24,6 +24,7 @@ except ImportError:
     raise MissingPackage("verify", "torch", "torch") from None
 
 NAME = "torch"
+FUSED, MULTIHEAD = "scaled_dot_product_attention", "nn.MultiheadAttention"
 Tensor = Any
 
 
@@ -215,7 +216,7 @@ STEPS: dict[str, tuple[str, Callable[[Problem, Arrays], Tensor | None]]] = {
     "dropped": ("mul, div", dropped),
     "context": ("matmul", attended),
     "concat": ("transpose, flatten", concat),
-    "output": ("linear or matmul", output),
+    "output": ("linear, matmul", output),
 }
 
 
@@ -224,10 +225,47 @@ STEPS: dict[str, tuple[str, Callable[[Problem, Arrays], Tensor | None]]] = {
 
 def whole(p: Problem, have: Mapping[str, Array]) -> Iterator[Opinion]:
     """What scaled_dot_product_attention and nn.MultiheadAttention give, where they can express the problem."""
-    if p.options.dropout is None and p.options.masked_row == "zero":
+    silent = silences(p, have)
+    if FUSED not in silent:
         yield fused(p, Arrays(have))
-    if multihead_fits(p, have):
+    if MULTIHEAD not in silent:
         yield from multihead(p, Arrays(have))
+
+
+def silences(p: Problem, have: Mapping[str, Array]) -> dict[str, str]:
+    """Which of the two is not asked, and why."""
+    found = {FUSED: next(fused_obstacles(p), ""), MULTIHEAD: next(multihead_obstacles(p, have), "")}
+    return {what: why for what, why in found.items() if why}
+
+
+def fused_obstacles(p: Problem) -> Iterator[str]:
+    if p.options.dropout is not None:
+        yield "it draws its own dropout"
+    if p.options.masked_row == "nan":
+        yield "it gives zeros for a query without keys"
+
+
+def multihead_obstacles(p: Problem, have: Mapping[str, Array]) -> Iterator[str]:
+    if not p.projected:
+        yield "it makes q, k and v itself"
+    if p.options.dropout is not None:
+        yield "it draws its own dropout"
+    if p.options.scale is not None:
+        yield "it always divides by √d_k"
+    if p.group > 1:
+        yield "it has no grouped heads"
+    if not square(p):
+        yield "it wants d_k = d_v, and q and the output as wide as x"
+    if (have.get("masked", have["scaled"]) == -np.inf).all(axis=-1).any():
+        yield "it gives NaN for a query without keys"
+    if np.dtype(p.options.dtype).itemsize < 4:
+        yield "in half precision it rounds at other places than the steps do"
+
+
+def square(p: Problem) -> bool:
+    """Whether d_k · heads, d_v · heads and the output are all as wide as x."""
+    heads, width = p.sizes.get("head", 1), p.sizes.get("d_model")
+    return p.sizes["d_k"] * heads == p.sizes["d_v"] * heads == p.sizes.get("d_out", width) == width
 
 
 def fused(p: Problem, a: Arrays) -> Opinion:
@@ -237,19 +275,7 @@ def fused(p: Problem, a: Arrays) -> Opinion:
     grouped = {"enable_gqa": True} if p.group > 1 else {}
     out = F.scaled_dot_product_attention(q, k, v, attn_mask=bias, scale=p.options.scale, **grouped)
     step = "context" if "context" in a.have else "output"
-    return Opinion(step, "scaled_dot_product_attention", ("q", "k", "v", "mask"), array(out))
-
-
-def multihead_fits(p: Problem, have: Mapping[str, Array]) -> bool:
-    """nn.MultiheadAttention has square w_q and w_o as wide as x, d_k = d_v, the usual scale, and no row without keys."""
-    if not p.projected or p.options.dropout is not None or p.options.scale is not None or p.group > 1:
-        return False
-    width = p.sizes["d_model"]
-    inner = p.sizes["d_k"] * p.sizes.get("head", 1)
-    square = inner == width == p.sizes["d_v"] * p.sizes.get("head", 1) == p.sizes.get("d_out", width)
-    biases = {name for name in ("b_q", "b_k", "b_v") if name in p.sources}
-    whole_rows = not (have.get("masked", have["scaled"]) == -np.inf).all(axis=-1).any()
-    return square and len(biases) in (0, 3) and whole_rows and np.dtype(p.options.dtype).itemsize >= 4
+    return Opinion(step, FUSED, ("q", "k", "v", "mask"), array(out))
 
 
 def multihead(p: Problem, a: Arrays) -> Iterator[Opinion]:
@@ -258,11 +284,10 @@ def multihead(p: Problem, a: Arrays) -> Iterator[Opinion]:
     x, x_kv = (t if p.batched else t.unsqueeze(0) for t in (a["x"], a.last("x", "x_kv")))
     with torch.no_grad():
         out, w = module(x, x_kv, x_kv, attn_mask=multihead_mask(p, a), average_attn_weights=False)
-    what = "nn.MultiheadAttention"
     start = (*(name for name in a.have if name in p.sources), "mask")
     lead = a["weights"].shape
-    yield Opinion("weights", what, start, array(w.reshape(lead)))
-    yield Opinion("output", what, start, array(out if p.batched else out.squeeze(0)))
+    yield Opinion("weights", MULTIHEAD, start, array(w.reshape(lead)))
+    yield Opinion("output", MULTIHEAD, start, array(out if p.batched else out.squeeze(0)))
 
 
 def filled(p: Problem, a: Arrays) -> Any:

@@ -10,7 +10,7 @@ from attntrace.errors import cells
 
 Span = tuple[str, str]  # a text and its Rich style
 
-FLUSH = 1 << 16
+NARROW = 24  # a last column narrower than this is not wrapped into
 
 
 class Canvas:
@@ -38,8 +38,13 @@ class Canvas:
         """`head`, then `text` wrapped to the width, its further lines indented below it."""
         indent = " " * cells(head if isinstance(head, str) else head[0])
         width = 10**9 if self.width is None else max(20, self.width - len(indent))
-        for i, line in enumerate(textwrap.wrap(text, width, break_long_words=False, break_on_hyphens=False) or [""]):
+        for i, line in enumerate(wrapped(text, width)):
             self.line(head if i == 0 else indent, (line, style))
+
+
+def wrapped(text: str, width: int) -> list[str]:
+    """`text` broken between words; a word that is longer than a line stays whole."""
+    return textwrap.wrap(text, width, break_long_words=False, break_on_hyphens=False) or [""]
 
 
 def escapes(style: str) -> tuple[str, str]:
@@ -68,15 +73,24 @@ Rows = Sequence[Sequence[str]]
 
 
 def table(canvas: Canvas, head: Sequence[str], rows: Rows, styles: Rows, numeric: Sequence[bool]) -> None:
-    """Aligned columns under a heading, each cell in its style; where that is too wide for the terminal, a cell a line."""
+    """Aligned columns under a heading, each cell in its style.
+
+    Where that is too wide for the terminal the last column is wrapped, or if it would be too narrow, cells get lines of
+    their own.
+    """
     widths = [widest(column) for column in zip(head, *rows, strict=True)]
-    if canvas.width is not None and sum(widths) + 2 * (len(widths) - 1) > canvas.width:
+    before = sum(widths[:-1]) + 2 * (len(widths) - 1)
+    fits = canvas.width is None or before + widths[-1] <= canvas.width
+    if not fits and canvas.width is not None and canvas.width - before < NARROW:
         stacked(canvas, head, rows, styles)
         return
     place = [right if n else left for n in numeric]
-    canvas.line(*((f"{p(text, w)}  ", "dim") for p, text, w in zip(place, head, widths, strict=True)))
-    for row, style in zip(rows, styles, strict=True):
-        canvas.line(*((f"{p(text, w)}  ", s) for p, text, w, s in zip(place, row, widths, style, strict=True)))
+    for row, style in zip([head, *rows], [["dim"] * len(head), *styles], strict=True):
+        cells = [(f"{p(text, w)}  ", s) for p, text, w, s in zip(place, row, widths, style, strict=True)]
+        last = [cells[-1]] if fits else [(part, style[-1]) for part in wrapped(row[-1], (canvas.width or before) - before)]
+        canvas.line(*cells[:-1], last[0])
+        for part in last[1:]:
+            canvas.line(" " * before, part)
 
 
 def stacked(canvas: Canvas, head: Sequence[str], rows: Rows, styles: Rows) -> None:

@@ -127,7 +127,7 @@ def widen(items: list[T], positions: Sequence[int | None], gap: T) -> list[T]:
 
 def marked(row: Sequence[float], best: int, top: float, positions: Sequence[int]) -> list[str]:
     """Where the row's largest entry is among the columns shown, and what equals it."""
-    if not top > -np.inf:  # NaN is not the largest of anything, and in a row of −∞ nothing is
+    if not top > -np.inf or not any(row):  # NaN is not the largest of anything; in a row of −∞ or of zeros nothing is
         return [""] * len(positions)
     return ["max" if j == best else "tie" if v == top else "" for j, v in zip(positions, row, strict=True)]
 

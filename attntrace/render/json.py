@@ -38,6 +38,10 @@ def document(view: View, values: bool) -> Iterator[str]:
     """The document in pieces, so that it never is in memory as a whole."""
     yield f'{{"attntrace": {text({"version": version(), "format": FORMAT})},\n'
     yield f'"title": {text(view.trace.title)},\n'
+    if view.trace.changes:
+        yield f'"changes": {text(view.trace.changes)},\n'
+    if view.trace.labels:
+        yield f'"labels": {text({axis: list(labels) for axis, labels in view.trace.labels.items()})},\n'
     yield '"config": '
     yield from config(view.trace.config)
     yield ',\n"steps": '

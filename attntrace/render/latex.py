@@ -74,7 +74,7 @@ def notes(found: Iterable[Note]) -> Iterator[str]:
 
 
 def item(note: Note) -> str:
-    return escape(f"{note.step}: {note.message}" if note.step else note.message)
+    return escape(note.message)
 
 
 # ------------------------------------------------------------------ tables

@@ -92,9 +92,8 @@ def notes(found: Iterable[Note]) -> Iterator[str]:
 
 
 def item(note: Note) -> str:
-    """The step, if it is about one, and the sentence, whose beginning must not make another list."""
-    message = LIST.sub(r"\1\\\2", escape(note.message))
-    return f"{escape(note.step)}: {message}" if note.step else message
+    """The sentence, whose beginning must not make another list."""
+    return LIST.sub(r"\1\\\2", escape(note.message))
 
 
 def escape(text: str) -> str:

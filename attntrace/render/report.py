@@ -25,6 +25,8 @@ def write(report: Report, out: BinaryIO, width: int | None, colour: bool) -> Non
     canvas.line()
     if report.given:
         canvas.paragraph("", f"given, and so not compared: {', '.join(report.given)}", "dim")
+    for what, why in report.silent.items():
+        canvas.paragraph("", f"not asked: {what} ({why})", "dim")
     for row in (*report.rows, *report.opinions):
         if not row.difference.agrees:
             place = f"{row.step}[{', '.join(map(str, row.difference.worst))}]"
@@ -60,6 +62,7 @@ def write_json(report: Report, out: BinaryIO, width: int | None, colour: bool) -
         "steps": [entry(row) for row in report.rows],
         "opinions": [entry(row) for row in report.opinions],
         "given": list(report.given),
+        "not_asked": dict(report.silent),
         "verdict": report.verdict,
     }
     out.write((json.dumps(document, indent=2, ensure_ascii=False) + "\n").encode())

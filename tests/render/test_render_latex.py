@@ -251,7 +251,7 @@ def test_captions_and_one_head() -> None:
 
 def test_notes_are_a_list() -> None:
     tex = written(tape(np.ones((1, 1))), notes=[Note("tie", "weights", "50% of row_0"), Note("odd", None, "oddly made")])
-    assert tex.endswith("\\begin{itemize}\n\\item weights: 50\\% of row\\_0\n\\item oddly made\n\\end{itemize}\n")
+    assert tex.endswith("\\begin{itemize}\n\\item 50\\% of row\\_0\n\\item oddly made\n\\end{itemize}\n")
     assert "itemize" not in written(tape(np.ones((1, 1))))
 
 
