@@ -239,6 +239,14 @@ def test_a_pipe_is_written_to_as_it_is(tmp_path: Path) -> None:
     assert json.loads(reader.communicate(timeout=30)[0])["title"]
 
 
+def test_a_link_stays_a_link(tmp_path: Path) -> None:
+    (tmp_path / "real.json").write_text("old")
+    (tmp_path / "link.json").symlink_to("real.json")
+    assert run("run", "--output", "link.json", cwd=tmp_path).returncode == 0
+    assert (tmp_path / "link.json").is_symlink()
+    assert json.loads((tmp_path / "real.json").read_text())["title"]
+
+
 def test_a_closed_pipe_ends_in_silence() -> None:
     done = subprocess.run(
         f"{ATTNTRACE} run --tokens 300 --full | head -1",

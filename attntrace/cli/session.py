@@ -34,17 +34,7 @@ def request_of(source: Source) -> Any:
     """The options as the library takes them."""
     from attntrace.config.draft import Request
 
-    return Request(
-        source.config,
-        source.seed,
-        source.sets or (),
-        source.permute,
-        source.tokens,
-        source.d_model,
-        source.heads,
-        source.kv_heads,
-        source.causal,
-    )
+    return Request(**vars(source) | {"sets": source.sets or ()})
 
 
 def problem_of(source: Source) -> Any:
@@ -150,7 +140,7 @@ def write_out(write: Callable[[BinaryIO], None], binary: bool) -> None:
 @contextmanager
 def whole_file(name: str) -> Iterator[BinaryIO]:
     """A file that appears under `name` only when all of it is written; devices and pipes are written to as they are."""
-    path = Path(name)
+    path = Path(os.path.realpath(name))  # a link stays, and what it points to is replaced
     try:
         if path.exists() and not path.is_file():
             with open(path, "wb") as file:
