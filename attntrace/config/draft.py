@@ -12,7 +12,7 @@ from typing import Any
 
 from attntrace.cell import Cell
 from attntrace.config import bundled
-from attntrace.config.files import read_text, text
+from attntrace.config.files.opening import read_text, text
 from attntrace.config.yaml import Document, parse
 from attntrace.errors import AttnTraceError, Fault, Path, nearest, plain
 from attntrace.problem import Clash

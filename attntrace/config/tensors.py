@@ -144,7 +144,7 @@ class Maker:
         return Placed(source, path, self.locate, binary) if binary or "file" in value else source
 
     def _file(self, value: Mapping[str, Any], path: Path) -> Source:
-        from attntrace.config.files import open_array
+        from attntrace.config.files.arrays import open_array
 
         key, name = value.get("key"), value["file"]
         if not name:

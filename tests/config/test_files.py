@@ -23,7 +23,11 @@ from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from attntrace.config import files
-from attntrace.config.files import ArrayFile, open_array, read_text
+from attntrace.config.files.arrays import open_array
+from attntrace.config.files.block import ArrayFile
+from attntrace.config.files.csv import LINE_LIMIT
+from attntrace.config.files.opening import CHUNK, read_text
+from attntrace.config.files.safetensors import SAFETENSORS_HEADER
 from attntrace.errors import AttnTraceError, MissingPackage
 
 safetensors = pytest.importorskip("safetensors.numpy")
@@ -192,7 +196,7 @@ def test_extensions_may_be_capitals() -> None:
 
 
 def test_an_array_larger_than_a_chunk_comes_back() -> None:
-    original = np.random.default_rng(1).normal(size=(3, files.CHUNK // 8))
+    original = np.random.default_rng(1).normal(size=(3, CHUNK // 8))
     np.testing.assert_array_equal(read("w.npy", npy(original)), original)
     np.testing.assert_array_equal(read("w.npz", npz(True, w=original)), original)
 
@@ -385,7 +389,7 @@ REFUSED: list[tuple[str, bytes | str, str | None, str]] = [
      f'"w" in w.npz promises 1000000000 bytes, more than its {len(zipped(w=FLOATS))} packed bytes can hold'),
     ("w.safetensors", struct.pack("<Q", 2**56 - 1) + b"{}", None,
      "w.safetensors promises a header of 72057594037927935 bytes, and holds 2"),
-    ("w.safetensors", headed(b"{}" + b" " * (files.SAFETENSORS_HEADER)), None,
+    ("w.safetensors", headed(b"{}" + b" " * (SAFETENSORS_HEADER)), None,
      "w.safetensors holds a header of 16777218 bytes, expected at most 16777216"),
     ("w.safetensors", tensor([2**62, 0]), None, f'"w" in w.safetensors {ABSURD}'),
     ("w.safetensors", tensor([1] * 33, data=bytes(8)), None,
@@ -408,7 +412,7 @@ REFUSED: list[tuple[str, bytes | str, str | None, str]] = [
     ("w.csv", "1;2\n1,5;2\n", None, 'line 2, column 1 of w.csv holds "1,5", expected a number'),
     ("w.csv", "1\n" + "z" * 50, None, f'line 2, column 1 of w.csv holds "{"z" * 40}…", expected a number'),
     ("w.csv", b"1,2\n3,\x00", None, "w.csv holds a NUL byte at offset 6 (line 2), expected UTF-8 text"),
-    ("w.csv", "1,2\n" + "1" * files.LINE_LIMIT + ",", None, "line 2 of w.csv is longer than 4194304 characters"),
+    ("w.csv", "1,2\n" + "1" * LINE_LIMIT + ",", None, "line 2 of w.csv is longer than 4194304 characters"),
 ]  # fmt: skip
 
 
@@ -523,7 +527,7 @@ def test_a_pipe_is_refused_without_waiting() -> None:
 @pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="no pipes in the file system")
 def test_a_pipe_that_takes_the_place_of_a_file_does_not_hang(monkeypatch: pytest.MonkeyPatch) -> None:
     os.mkfifo("w.csv")
-    monkeypatch.setattr(files, "regular", lambda path: None)
+    monkeypatch.setattr("attntrace.config.files.opening.regular", lambda path: None)
     assert complaint(lambda: open_array(Path("w.csv"), None)) == "w.csv is empty, expected a .csv file"
 
 
@@ -539,7 +543,7 @@ def test_a_file_that_may_not_be_read_is_named(monkeypatch: pytest.MonkeyPatch) -
         raise PermissionError(13, "Permission denied", path)
 
     put("w.npy", FLOATS)
-    monkeypatch.setattr(files, "at_once", forbidden)
+    monkeypatch.setattr("attntrace.config.files.opening.at_once", forbidden)
     assert complaint(lambda: open_array(Path("w.npy"), None)) == "w.npy cannot be read: Permission denied"
     assert complaint(lambda: read_text(Path("w.npy"))) == "w.npy cannot be read: Permission denied"
 
@@ -572,7 +576,7 @@ def test_a_file_that_went_is_missed(looked: ArrayFile) -> None:
 
 
 def test_a_change_that_no_stamp_shows_is_still_a_sentence(looked: ArrayFile, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(files, "stamp", lambda file: looked.stamp)
+    monkeypatch.setattr("attntrace.config.files.block.stamp", lambda file: looked.stamp)
     put(looked.path.name, looked.path.read_bytes()[:-30])
     if looked.path.suffix != ".csv":  # whose numbers are at hand
         assert complaint(looked.read).startswith(f"{looked.path} is damaged")
@@ -583,7 +587,7 @@ def test_an_array_without_room_is_a_sentence(monkeypatch: pytest.MonkeyPatch) ->
         raise MemoryError
 
     found = open_array(put("w.npy", FLOATS), None)
-    monkeypatch.setattr(files, "exactly", full)
+    monkeypatch.setattr("attntrace.config.files.block.exactly", full)
     assert complaint(found.read) == "w.npy does not fit in memory: shape (2, 3) of float64"
 
 
@@ -644,7 +648,7 @@ def test_a_csv_takes_a_bounded_multiple_of_its_size() -> None:
 
 
 def test_a_csv_above_the_limit_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(files, "TEXT_LIMIT", 10)
+    monkeypatch.setattr("attntrace.config.files.csv.TEXT_LIMIT", 10)
     assert refused("w.csv", "1,2,3,4,5,6") == "w.csv is larger than 10 bytes, the most that is read as text"
     np.testing.assert_array_equal(read("w.csv", "1,2,3,4,56"), [[1, 2, 3, 4, 56]])
 
@@ -749,8 +753,9 @@ def test_a_file_cut_anywhere_is_refused(name: str) -> None:
 # The code itself
 
 
-def test_nothing_here_can_unpickle_or_evaluate() -> None:
-    tree = ast.parse(Path(files.__file__).read_text(encoding="utf-8"))
+@pytest.mark.parametrize("module", sorted(Path(files.__path__[0]).glob("*.py")), ids=lambda path: path.stem)
+def test_nothing_here_can_unpickle_or_evaluate(module: Path) -> None:
+    tree = ast.parse(module.read_text(encoding="utf-8"))
     names = {getattr(node, "attr", getattr(node, "id", "")) for node in ast.walk(tree)}
     imports = {a.name for n in ast.walk(tree) if isinstance(n, ast.Import) for a in n.names}
     assert not imports & {"pickle", "marshal", "shelve"}
