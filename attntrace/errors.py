@@ -53,6 +53,20 @@ class Fault:
         return f"error: {self.place}: {plain(self.message)}\n{self.place.excerpt()}"
 
 
+@dataclass(frozen=True)
+class KeyFault(Fault):
+    """A fault of a key, and not of its value; `meant` is the key that was probably meant."""
+
+    meant: str | None = None
+
+
+@dataclass(frozen=True)
+class Clash(Fault):
+    """A key that does not fit others, which set what was expected of it."""
+
+    others: tuple[str, ...] = ()
+
+
 class AttnTraceError(Exception):
     """Bad usage or bad input (exit code 2). `faults` holds every problem found, in the order of the file."""
 

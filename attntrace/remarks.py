@@ -24,18 +24,14 @@ def notes(trace: Trace) -> list[Note]:
     return about([*trace.remarks, *(note for step in trace for note in look_at(step))], None)
 
 
-CAUSE = "; it comes from "
-
-
 def about(found: Iterable[Note], names: Collection[str] | None) -> list[Note]:
     """The notes about the steps in `names` (about all, when None), each cause of NaN and infinities told once."""
     result, causes = [], set()
     for note in found:
-        cause = note.message.partition(CAUSE)[2]
-        if cause in causes or not (names is None or note.step is None or note.step in names or cause):
-            continue
-        causes |= {cause} - {""}
-        result.append(note)
+        wanted = names is None or note.step is None or note.step in names or note.cause
+        if wanted and note.cause not in causes:
+            result.append(note)
+            causes |= {note.cause} - {""}
     return result
 
 
@@ -100,18 +96,21 @@ def became_infinite(step: Step) -> Iterator[Note]:
     for code, what in KINDS:
         mask = strange(step, what)
         if mask.any() and not any(strange(o, what).any() for o in sources if not o.given):
-            yield Note(code, step.name, reason(step, what, mask, sources))
+            cause = " and ".join(origins(what, sources))
+            message = f"first {what} computed: {listing(step.name, mask)}{reason(step, what, cause)}"
+            yield Note(code, step.name, message, cause)
 
 
-def reason(step: Step, what: str, mask: Array, sources: Sequence[Step]) -> str:
-    where = f"first {what} computed: {listing(step.name, mask)}"
-    causes = ["infinity"] if what == "infinity" else ["NaN", "infinity"]  # ∞ − ∞ and 0 · ∞ are NaN
-    origins = [cell(o.name, place) for o in sources for cause in causes for place in places(strange(o, cause))[:1]]
-    if origins:
-        return f"{where}{CAUSE}{' and '.join(origins)}"
-    if what == "infinity":
-        return f"{where}: beyond the largest {step.dtype.name}, {largest(step.dtype):.4g}"
-    return where
+def origins(what: str, sources: Sequence[Step]) -> list[str]:
+    """The first cell of each operand that brings it about: ∞ makes ∞; NaN, ∞ − ∞ and 0 · ∞ make NaN."""
+    kinds = ["infinity"] if what == "infinity" else ["NaN", "infinity"]
+    return [cell(o.name, place) for o in sources for kind in kinds for place in places(strange(o, kind))[:1]]
+
+
+def reason(step: Step, what: str, cause: str) -> str:
+    if cause:
+        return f"; it comes from {cause}"
+    return f": beyond the largest {step.dtype.name}, {largest(step.dtype):.4g}" if what == "infinity" else ""
 
 
 def rows_without_keys(step: Step) -> Iterator[Note]:
@@ -146,7 +145,8 @@ def saturated(step: Step) -> Iterator[Note]:
     """Rows in which one key among several takes nearly everything."""
     scores = step.operands[0].values
     choices = np.isfinite(scores).sum(axis=-1)
-    full = (step.values.max(axis=-1) > SATURATED) & (choices > 1)
+    top = step.values.max(axis=-1).astype(working(step.dtype), copy=False)  # in half precision the bound itself is 1
+    full = (top > SATURATED) & (choices > 1)
     if full.any():
         yield Note(
             "saturated",

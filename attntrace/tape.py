@@ -48,7 +48,8 @@ class Step:
 
     @property
     def values(self) -> Array:
-        """The numbers, computed when first read (and again, if the trace has let go of them since)."""
+        """The numbers, computed when first read (and again, if the trace has let go of them since). Steps share memory
+        with the inputs and with one another: copy before you write."""
         if self._values is None:
             self._values = self._compute()
         return self._values
@@ -193,24 +194,25 @@ class Trace:
                 done.forget()
 
     def _released(self, keep: Collection[str] | None) -> dict[str, list[Step]]:
-        """For each step, by name, the steps that nobody reads after it. Inputs stay: the problem holds them."""
+        """For each step, by name, the steps that nobody reads after it."""
         if keep is None:
             return {}
         last = {o.name: step for step in self.needed(keep) for o in (step, *step.operands)}
         result: dict[str, list[Step]] = {}
         for name, reader in last.items():
-            if name not in keep and not self[name].given:
+            if name not in keep:
                 result.setdefault(reader.name, []).append(self[name])
         return result
 
     def peak(self, keep: Collection[str] | None = None) -> int:
-        """The largest number of bytes that `play` holds at one time. All inputs are read at once, when one of them is."""
+        """The largest number of bytes that `play` holds at one time. Inputs are counted from the beginning to the end: the
+        problem reads all of them at once, and keeps them."""
         held = peak = sum(step.nbytes for step in self if step.given)
         released = self._released(keep)
         for step in self.needed(keep):
             held += 0 if step.given else step.nbytes
             peak = max(peak, held)
-            held -= sum(s.nbytes for s in released.get(step.name, ()))
+            held -= sum(s.nbytes for s in released.get(step.name, ()) if not s.given)
         return peak
 
     def fits(self, keep: Collection[str] | None = None) -> None:
@@ -227,8 +229,12 @@ class Trace:
 
 @dataclass(frozen=True)
 class Note:
-    """Something that a careful reader should know: a code for scripts, the step it is about (or None), a sentence."""
+    """Something that a careful reader should know: a code for scripts, the step it is about (or None), a sentence.
+
+    `cause` is where NaN or an infinity comes from, when it comes from somewhere.
+    """
 
     code: str
     step: str | None
     message: str
+    cause: str = ""

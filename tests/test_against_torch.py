@@ -112,7 +112,7 @@ def fused(d: Draw, s: Shape) -> Config:
     made = {
         "x": d.array(*s.lead, s.queries, s.width, size=d.magnitude()),
         "w_qkv": d.array(*((columns, s.width) if transposed else (s.width, columns))),
-        "qkv_layout": d.one("q|k|v", "per-head", "per-group"),
+        "qkv_layout": d.one("q|k|v", "per-head" if h == g else "per-group", "per-group"),
     }
     if d.chance(0.5):
         made["b_qkv"] = d.array(columns)

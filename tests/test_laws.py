@@ -444,10 +444,11 @@ def test_letting_go_changes_no_number(c: Config) -> None:
 @LAWS
 @given(layers())
 def test_inputs_are_left_as_they_are(c: Config) -> None:
-    before = {name: value.copy() for name, value in c.items() if isinstance(value, np.ndarray)}
-    list(attntrace.trace({**c, "mask": {"causal": "top-left"}}).play())
+    problem = attntrace.load({**c, "mask": {"causal": "top-left"}})
+    before = {name: value.copy() for name, value in problem.arrays.items()}
+    list(attntrace.trace(problem).play())
     for name, value in before.items():
-        np.testing.assert_array_equal(c[name], value)
+        np.testing.assert_array_equal(problem.arrays[name], value)
 
 
 @LAWS

@@ -143,6 +143,12 @@ def test_the_first_step_that_nan_reaches(name: str, index: tuple[int, int], firs
     assert {n.step for n in found} <= {"q", "k", "v"}, "steps after the first are not named again"
 
 
+@pytest.mark.parametrize("dtype", ["float64", "float32", "float16", "bfloat16"])
+def test_saturation_is_seen_in_every_dtype(dtype: str) -> None:
+    (found,) = with_code("saturated", {**DIRECT, "q": [[30, 0], [0, 0]], "k": [[30, 0], [0, 30]], "dtype": dtype})
+    assert found.message.startswith("weights[0]: one key takes more than 99.99%")
+
+
 def test_a_cause_is_told_once_with_the_first_step_that_it_reaches() -> None:
     (found,) = with_code("nan", with_cell("x", (0, 0), np.nan))
     assert found.step == "q"

@@ -38,7 +38,8 @@ def get(
     trace = trace_of(source)
     step = trace[place.name]
     place.within(step.axes, step.shape)
-    trace.fits([step.name])
+    for _ in trace.play({step.name}):
+        pass
     values = step.values[place.index]
 
     def write(out: BinaryIO) -> None:

@@ -33,8 +33,9 @@ class AnswerFormat(str, Enum):
     json = "json"
 
 
-STEPS = (
-    *("x", "x_kv", "w_q", "w_k", "w_v", "w_qkv", "w_o", "q", "k", "v", "scores", "scaled", "mask", "masked", "weights"),
+STEPS = (  # of any trace, for shell completion: asking a trace would import NumPy
+    *("x", "x_kv", "w_q", "w_k", "w_v", "w_qkv", "b_q", "b_k", "b_v", "b_qkv", "w_o", "b_o", "q", "k", "v"),
+    *("q_merged", "k_merged", "v_merged", "k_shared", "v_shared", "scores", "scaled", "mask", "masked", "weights"),
     *("keep", "dropped", "context", "concat", "output"),
 )
 

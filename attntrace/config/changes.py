@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from attntrace.cell import Cell, parse
@@ -158,12 +158,16 @@ def permuted(request: Request, sources: Mapping[str, Source], options: Options, 
         return dict(sources)
     with collected(faults):
         order = order_of(request.permute, lengths.pop())
-        if options.tokens is None:
-            options.tokens = tuple(f"t{i}" for i in range(len(order)))  # so that one sees who went where
-        if len(options.tokens) == len(order):
-            options.tokens = tuple(options.tokens[i] for i in order)
+        options.tokens = reordered(options.tokens or [f"t{i}" for i in range(len(order))], order)
+        if options.kv_tokens is not None and "x_kv" not in sources:  # then the keys move too
+            options.kv_tokens = reordered(options.kv_tokens, order)
         return {name: Permuted(s, order) if name in names else s for name, s in sources.items()}
     return dict(sources)
+
+
+def reordered(labels: Sequence[str], order: Sequence[int]) -> tuple[str, ...]:
+    """Labels in another order; as many as there should be, or they are faulty and told as such."""
+    return tuple(labels[i] for i in order) if len(labels) == len(order) else tuple(labels)
 
 
 def order_of(text: str, length: int) -> tuple[int, ...]:

@@ -14,8 +14,7 @@ from attntrace.cell import Cell
 from attntrace.config import bundled
 from attntrace.config.files.opening import read_text, text
 from attntrace.config.yaml import Document, parse
-from attntrace.errors import AttnTraceError, Fault, Path, nearest, plain
-from attntrace.problem import Clash
+from attntrace.errors import AttnTraceError, Clash, Fault, KeyFault, Path, nearest, plain
 
 DEFAULT = "module05"
 TEXT_KEYS = ("tokens", "kv_tokens", "title", "source")
@@ -79,7 +78,7 @@ class Draft:
             return Fault(message, fault.path)
         if fault.path[0] not in self.document.data:
             return Fault(f"{self.document.name}: {message}", fault.path)
-        place = (self.document.key_place if is_of_key(fault) else self.document.place)(fault.path)
+        place = (self.document.key_place if isinstance(fault, KeyFault) else self.document.place)(fault.path)
         return Fault(message, fault.path, place)
 
     def order(self, fault: Fault) -> tuple[int, int, int]:
@@ -87,12 +86,6 @@ class Draft:
         if fault.place:
             return 1, fault.place.line, fault.place.column
         return (2 if fault.path and not self.option(fault.path) else 0), 0, 0
-
-
-def is_of_key(fault: Fault) -> bool:
-    """Whether a fault is about a key, and not its value. Without the schema nobody has found such faults."""
-    schema = sys.modules.get("attntrace.config.schema")
-    return schema is not None and isinstance(fault, schema.KeyFault)
 
 
 class collected:

@@ -9,13 +9,14 @@ from typing import Any
 import numpy as np
 
 from attntrace.config.changes import apply, edited, permuted
-from attntrace.config.draft import Draft, Request, collected, is_of_key, read, touched
+from attntrace.config.draft import Draft, Request, collected, read, touched
 from attntrace.config.draw import Kept
 from attntrace.config.tensors import FORMS, Maker
 from attntrace.dtypes import dtype
-from attntrace.errors import AttnTraceError, Fault, Path
+from attntrace.errors import AttnTraceError, Fault, KeyFault, Path
+from attntrace.fit import clashes, pose
 from attntrace.parts import mask as masks
-from attntrace.problem import INPUTS, Mask, Options, Problem, Source, called, clashes, pose
+from attntrace.problem import INPUTS, Mask, Options, Problem, Source, called
 from attntrace.tape import Note
 
 
@@ -79,7 +80,7 @@ def lost(key: str, faults: Sequence[Fault], unreadable: Collection[str]) -> bool
 
 def broken(faults: Iterable[Fault]) -> set[str]:
     """The keys that have faults, and those that a misspelt one was meant for."""
-    meant = {f.meant for f in faults if is_of_key(f) and hasattr(f, "meant")}
+    meant = {f.meant for f in faults if isinstance(f, KeyFault)}
     return {str(f.path[0]) for f in faults if f.path} | {key for key in meant if key}
 
 

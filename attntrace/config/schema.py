@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Annotated, Any, Literal
 
 from pydantic import (
@@ -23,7 +22,7 @@ from pydantic import (
 )
 
 from attntrace.config.tensors import FORMS, claim_faults, clipped, found
-from attntrace.errors import Fault, Path, nearest
+from attntrace.errors import Fault, KeyFault, Path, nearest
 from attntrace.problem import called
 
 Generator = Literal["numpy", "numpy-legacy", "torch"]
@@ -244,13 +243,6 @@ EXAMPLES = {
     "expect": "a mapping of step names to numbers in lists",
 }
 NEEDED = {"shape": "shape: [3, 4]", "rate": "rate: 0.1"}
-
-
-@dataclass(frozen=True)
-class KeyFault(Fault):
-    """A fault of a key and not of its value; `meant` is the known key that somebody may have meant."""
-
-    meant: str | None = None
 
 
 def check(data: Mapping[str, Any]) -> list[Fault]:

@@ -13,8 +13,9 @@ import numpy as np
 from attntrace.cell import Index
 from attntrace.config.draw import DEFAULTS, Drawn, Streams
 from attntrace.errors import AttnTraceError, Fault, Path
+from attntrace.ledger import amount
 from attntrace.parts.mask import not_binary
-from attntrace.problem import Source, amount, called
+from attntrace.problem import Source, called
 from attntrace.tape import Array
 
 MANY = 3  # faults reported for one tensor

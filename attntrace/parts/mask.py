@@ -12,8 +12,9 @@ from dataclasses import dataclass
 import numpy as np
 
 from attntrace.errors import AttnTraceError, Fault, Path
+from attntrace.ledger import amount
 from attntrace.ops import AddMask
-from attntrace.problem import Problem, amount, called
+from attntrace.problem import Problem, called
 from attntrace.tape import Array as Values
 from attntrace.tape import Note, Step, Trace
 

@@ -154,9 +154,8 @@ def mask(p: Problem, a: Arrays) -> Tensor:
         else:
             keep = allowed(p, m, a)
             total = total + torch.zeros(keep.shape, dtype=total.dtype).masked_fill(~keep, -torch.inf)
-    axes = masks.mask_axes(p)
-    full = [p.sizes[axis] if axis in axes else 1 for axis in ("batch", "head", "query", "key")]
-    return total.expand(full).reshape(a["mask"].shape)
+    total = total.view(*(1,) * (4 - total.dim()), *total.shape)
+    return total.expand(*total.shape[:2], *a["scores"].shape[-2:]).reshape(a["mask"].shape)
 
 
 def masked(p: Problem, a: Arrays) -> Tensor:
@@ -169,7 +168,9 @@ def aligned(p: Problem, m: Tensor, scores: Tensor) -> Tensor:
 
 
 def per_head(p: Problem) -> bool:
-    return "head" in masks.mask_axes(p)
+    """Whether a mask tells heads apart."""
+    given = [four_axes(p, tensor(p.arrays[m.name])) for m in p.options.masks if isinstance(m, masks.Array)]
+    return any(m.shape[1] > 1 for m in given)
 
 
 def weights(p: Problem, a: Arrays) -> Tensor:
