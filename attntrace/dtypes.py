@@ -9,7 +9,6 @@ import numpy as np
 from attntrace.errors import MissingPackage
 
 DType = np.dtype[Any]
-NAMES = ("float64", "float32", "float16", "bfloat16")
 
 
 def dtype(name: str) -> DType:

@@ -74,7 +74,6 @@ class Options:
     tokens: tuple[str, ...] | None = None
     kv_tokens: tuple[str, ...] | None = None
     title: str = ""
-    source: str = ""
 
 
 @dataclass

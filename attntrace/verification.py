@@ -12,9 +12,8 @@ from attntrace.compare import Difference, accumulated, difference, tolerance
 from attntrace.errors import AttnTraceError
 from attntrace.problem import Problem
 from attntrace.reference import Opinion, Reference, reference
+from attntrace.remarks import calm
 from attntrace.tape import Array, Trace
-
-MASKED = ("mask", "masked")  # steps in which −∞ is what it should be
 
 
 @dataclass(frozen=True)
@@ -84,19 +83,11 @@ def ask(
 ) -> tuple[tuple[Row, ...], dict[str, str]]:
     """What the framework's own attention says of the steps in `only`, and which calls are not made, and why."""
     silent = framework.silences(problem, have)
-    if not finite(have):
+    # a call that spans several steps may keep to itself what overflows between them, and takes its own ways with NaN
+    if not all(map(calm, trace)):
         return (), silent | {"several steps in one call": "with NaN or infinities every implementation has its own ways"}
     asked = (o for o in framework.whole(problem, have) if only is None or o.step in only)
     return tuple(opinion_row(o, trace, have) for o in asked), silent
-
-
-def finite(have: Mapping[str, Array]) -> bool:
-    """Whether there are only numbers, and the −∞ of masks. A call that spans several steps may keep to itself what overflows
-    between them (torch's attention adds half precision up in float32), and takes its own ways with NaN: no right or wrong."""
-    return all(
-        not (np.isnan(values).any() or np.isposinf(values).any() or (name not in MASKED and np.isneginf(values).any()))
-        for name, values in have.items()
-    )
 
 
 def opinion_row(o: Opinion, trace: Trace, have: Mapping[str, Array]) -> Row:

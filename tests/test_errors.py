@@ -487,6 +487,24 @@ error: c.yaml:5:13: qkv_layout: expected q|k|v, per-head or per-group, found 'pe
     |             ^
 """,
     ),
+    "qkv_layout without w_qkv": (
+        T + "qkv_layout: per-head\n",
+        RUN,
+        r"""
+error: c.yaml:5:13: qkv_layout: goes with w_qkv, which is not given
+  5 | qkv_layout: per-head
+    |             ^
+""",
+    ),
+    "per-head with grouped heads": (
+        "x: [[1, 2]]\nw_qkv: [[1, 0, 1, 0], [0, 1, 0, 1]]\nheads: 2\nkv_heads: 1\nqkv_layout: per-head\n",
+        RUN,
+        r"""
+error: c.yaml:5:13: qkv_layout: per-head has q, k and v for each head; with fewer kv_heads than heads say per-group
+  5 | qkv_layout: per-head
+    |             ^
+""",
+    ),
     "seed below zero": (
         T + "seed: -1\n",
         RUN,

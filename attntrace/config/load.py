@@ -115,7 +115,6 @@ def make_options(data: Mapping[str, Any], maker: Maker, faults: list[Fault]) -> 
         tokens=tuple(data["tokens"]) if "tokens" in data else None,
         kv_tokens=tuple(data["kv_tokens"]) if "kv_tokens" in data else None,
         title=data.get("title", ""),
-        source=data.get("source", ""),
     )
     return options, arrays
 

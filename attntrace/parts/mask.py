@@ -18,7 +18,6 @@ from attntrace.problem import Problem, called
 from attntrace.tape import Array as Values
 from attntrace.tape import Note, Step, Trace
 
-ALIGNMENTS = ("top-left", "bottom-right")
 FULL = ("batch", "head", "query", "key")
 
 

@@ -210,7 +210,7 @@ STEPS: dict[str, tuple[str, Callable[[Problem, Arrays], Tensor | None]]] = {
     "k_shared": ("repeat_interleave", lambda p, a: shared(p, a, "k")),
     "v_shared": ("repeat_interleave", lambda p, a: shared(p, a, "v")),
     "scores": ("matmul", lambda p, a: a["q"] @ a.last("k", "k_shared").mT),
-    "scaled": ("div", scaled),
+    "scaled": ("div, mul", scaled),
     "mask": ("masked_fill", mask),
     "masked": ("add", masked),
     "weights": ("softmax", weights),

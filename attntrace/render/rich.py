@@ -22,9 +22,11 @@ def write(view: View, out: BinaryIO) -> None:
     canvas = Canvas(out, view.colour, view.width)
     if view.trace.title:
         canvas.paragraph("", plain(view.trace.title), "bold")
-    if view.trace.changes:
-        canvas.paragraph("", plain(" ".join(view.trace.changes)), "dim")
-    if view.trace.title or view.trace.changes:
+    source = view.trace.config.get("source")
+    about = [f"source: {source}" if source else "", " ".join(view.trace.changes)]
+    for text in filter(None, about):
+        canvas.paragraph("", plain(text), "dim")
+    if view.trace.title or any(about):
         canvas.line()
     ties = [step(canvas, view, shown) for shown in view.shown]
     canvas.line((f"{MARKS['max']} largest of its row" + (f"   {MARKS['tie']} equal to it" if any(ties) else ""), "dim"))
