@@ -22,6 +22,13 @@ def test_a_trace_is_made_of_a_name_a_path_a_mapping_or_a_problem(tmp_path: Path)
     assert attntrace.trace("toy").title.startswith("Toy")
 
 
+def test_numpy_scalars_and_tuples_are_as_good_as_plain_numbers_and_lists() -> None:
+    rows = ((np.float32(1), np.int64(0)), (np.float64(0), 1))
+    t = attntrace.trace({**LAYER, "x": rows, "heads": np.int64(2), "mask": {"padding": (np.int32(1),)}})
+    np.testing.assert_array_equal(t["x"].values, np.eye(2))
+    assert t.sizes["head"] == 2
+
+
 def test_options_are_those_of_the_command_line() -> None:
     t = attntrace.trace(LAYER, sets=["scale=1", "x[0]=[2,0]"], permute="1,0")
     np.testing.assert_array_equal(t["x"].values, [[0, 1], [2, 0]])

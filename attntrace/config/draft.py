@@ -10,6 +10,8 @@ from dataclasses import dataclass, field
 from pathlib import Path as FilePath
 from typing import Any
 
+import numpy as np
+
 from attntrace.cell import Cell
 from attntrace.config import bundled
 from attntrace.config.files.opening import read_text, text
@@ -112,13 +114,22 @@ def read(request: Request) -> Draft:
     """The config as data: a mapping as it is, a bundled example by name, a file, or standard input for "-"."""
     config = request.config
     if isinstance(config, Mapping):
-        return Draft(copy.deepcopy(dict(config)), FilePath())
+        return Draft(as_yaml({str(key): value for key, value in config.items()}), FilePath())
     path = find(config)
     name = "standard input" if config == "-" else path.name if config in (None, *bundled.names()) else str(config)
     faults: list[Fault] = []
     document = parse(text_of(path, config), name, TEXT_KEYS, faults)
     trusted = path.parent == bundled.folder() and not faults
     return Draft(copy.copy(document.data), path.parent, document, trusted, faults)
+
+
+def as_yaml(value: Any) -> Any:
+    """What Python hands over, as a YAML text would have it: mappings, lists, plain numbers. Arrays stay arrays, copied."""
+    if isinstance(value, Mapping):
+        return {key: as_yaml(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [as_yaml(item) for item in value]
+    return value.item() if isinstance(value, np.generic) else copy.deepcopy(value)
 
 
 def find(config: str | None) -> FilePath:
