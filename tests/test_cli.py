@@ -239,6 +239,13 @@ def test_a_pipe_is_written_to_as_it_is(tmp_path: Path) -> None:
     assert json.loads(reader.communicate(timeout=30)[0])["title"]
 
 
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="no device that is always full")
+def test_a_full_disk_behind_standard_output_is_told() -> None:
+    with open("/dev/full", "w") as full:
+        done = subprocess.run([ATTNTRACE, "run"], stdout=full, stderr=subprocess.PIPE, text=True, env=PLAIN, check=False)
+    assert (done.returncode, done.stderr) == (2, "error: no space left on device\n")
+
+
 def test_a_link_stays_a_link(tmp_path: Path) -> None:
     (tmp_path / "real.json").write_text("old")
     (tmp_path / "link.json").symlink_to("real.json")

@@ -1416,7 +1416,7 @@ error: --set x[9]=1: x[9]: index 9 is out of range: axis 0 has 3 entries, number
         T,
         (*RUN, "--set", "x[0]=a"),
         r"""
-error: --set x[0]=a: x: expected numbers in lists, {file: …} or {draw: …}, found 'a'
+error: --set x[0]=a: x[0]: expected a number, or numbers in lists, found 'a'
 """,
     ),
     "set a cell beyond float64": (

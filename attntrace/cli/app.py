@@ -74,6 +74,10 @@ def guard(run: Callable[[], Any], debug: bool) -> int:
         return say("", 130)
     except MemoryError:
         return say("error: out of memory; use fewer tokens, a smaller dtype, or keep only some steps with --steps", 2)
+    except OSError as error:  # a full disk behind standard output, say; files are told of where they are opened
+        if debug:
+            raise
+        return say(f"error: {plain((error.strerror or str(error)).lower())}", 2)
     except Exception as error:
         if debug:
             raise

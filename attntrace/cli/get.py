@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Annotated, BinaryIO
+from typing import Annotated, BinaryIO, Optional
 
 import typer
 
 from attntrace.cli.app import command
-from attntrace.cli.options import Answer, Format, Precision, Source, steps_starting
+from attntrace.cli.options import Answer, Format, Source, steps_starting
 from attntrace.cli.session import ANSWERS, emit, format_of, trace_of
 
 
@@ -24,7 +24,10 @@ def get(
     ],
     source: Source,
     output: Answer,
-    precision: Precision = None,
+    precision: Annotated[
+        Optional[int],
+        typer.Option("--precision", min=0, max=17, show_default=False, help="Decimals; without it numbers are exact."),
+    ] = None,
 ) -> None:
     """Print bare numbers, exact, one row a line. Computes no more than they need.
 

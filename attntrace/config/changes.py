@@ -199,6 +199,8 @@ def edit(source: Source, cell: Cell, value: Any) -> Source:
     except AttnTraceError as error:
         raise AttnTraceError(Fault(str(error.faults[0].message), path)) from None
     scalar = isinstance(value, (int, float)) and not isinstance(value, bool)
+    if not scalar and not isinstance(value, list):
+        raise AttnTraceError(Fault(f"{cell}: expected a number, or numbers in lists, found {found(value)}", path))
     new = numbers([value], path)[0] if scalar else numbers(value, path)
     if not spreads(new.shape, taken):
         sizes = " × ".join(map(str, taken)) or "a single number"
