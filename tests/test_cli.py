@@ -239,6 +239,14 @@ def test_a_pipe_is_written_to_as_it_is(tmp_path: Path) -> None:
     assert json.loads(reader.communicate(timeout=30)[0])["title"]
 
 
+@pytest.mark.parametrize("change", ["x={file: x.csv}", "x.file=x.csv"])
+def test_a_file_named_on_the_command_line_is_looked_for_there(change: str, tmp_path: Path) -> None:
+    (tmp_path / "configs").mkdir()
+    (tmp_path / "configs" / "c.yaml").write_text("x: {file: other.csv}\nw_q: [[1]]\nw_k: [[1]]\nw_v: [[1]]\n")
+    (tmp_path / "x.csv").write_text("5\n6\n")
+    assert run("get", "x", "configs/c.yaml", "--set", change, cwd=tmp_path).stdout == "5.0\n6.0\n"
+
+
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="no device that is always full")
 def test_a_full_disk_behind_standard_output_is_told() -> None:
     with open("/dev/full", "w") as full:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -85,7 +86,15 @@ def set_value(draft: Draft, text: str) -> None:
         draft.changes.append(((name,), option))
     else:
         path = path_of(target, option)
-        change(draft, path, value_of(name, source, target), option)
+        value = here(value_of(name, source, target), str(path[-1]))
+        change(draft, path, value, option)
+
+
+def here(value: Any, key: str) -> Any:
+    """A file named on the command line is looked for where the command is given, and not beside the config."""
+    if isinstance(value, dict):
+        return {name: here(item, name) for name, item in value.items()}
+    return os.path.abspath(value) if key == "file" and isinstance(value, str) and value else value
 
 
 def cell_of(target: str, option: str) -> Cell:
