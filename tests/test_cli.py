@@ -73,6 +73,11 @@ def test_get_as_json_is_strict() -> None:
     assert got[1:] == ["-Infinity", "-Infinity"]
 
 
+def test_rounded_numbers_are_never_minus_zero() -> None:
+    assert run("get", "v[0]", "--set", "w_v=[[-1e-9,0],[0,0],[0,0],[0,0]]", "--precision", "4").stdout.split()[0] == "0.0000"
+    assert run("get", "v[0]", "--set", "w_v=[[-1e-9,0],[0,0],[0,0],[0,0]]", "--precision", "0").stdout.split()[0] == "0"
+
+
 def test_steps_computes_nothing() -> None:
     """A trace that would take petabytes can still be listed."""
     listed = run("steps", "--tokens", "10000000")

@@ -7,6 +7,7 @@ from typing import Any, BinaryIO
 
 import numpy as np
 
+from attntrace.render.grid import positive_zero
 from attntrace.tape import Array
 
 STRINGS = {np.inf: "Infinity", -np.inf: "-Infinity"}
@@ -25,7 +26,7 @@ def lines(values: Array, precision: int | None) -> str:
 
 
 def number(v: float, precision: int | None) -> str:
-    return repr(v) if precision is None else f"{v:.{precision}f}"
+    return repr(v) if precision is None else positive_zero(f"{v:.{precision}f}")
 
 
 def strict(values: Any) -> Any:
