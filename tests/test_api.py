@@ -29,6 +29,11 @@ def test_numpy_scalars_and_tuples_are_as_good_as_plain_numbers_and_lists() -> No
     assert t.sizes["head"] == 2
 
 
+def test_a_mask_array_with_other_numbers_than_0_and_1_is_refused_when_it_is_loaded() -> None:
+    with pytest.raises(attntrace.AttnTraceError, match=r"mask\.keep\[1\]\[0\]: expected 0 or 1 .*, found 0\.5"):
+        attntrace.load({**LAYER, "mask": {"keep": np.array([[1, 0], [0.5, 1]])}})
+
+
 def test_options_are_those_of_the_command_line() -> None:
     t = attntrace.trace(LAYER, sets=["scale=1", "x[0]=[2,0]"], permute="1,0")
     np.testing.assert_array_equal(t["x"].values, [[0, 1], [2, 0]])

@@ -45,14 +45,13 @@ def shape_default(request: Request, draft: Draft) -> None:
         )
         draft.data["title"] = f"Self-attention on random tokens{': ' if shapes else ''}{shapes}"
         draft.data.pop("source", None)
-    shape(draft, request, "--tokens", ("x",), 0, request.tokens)
-    width = request.d_model
-    for path, axis in ((("x",), 1), *(((w,), a) for w in ("w_q", "w_k", "w_v") for a in (0, 1))):
-        shape(draft, request, "--d-model", path, axis, width)
+    shape(draft, f"--tokens {request.tokens}", "x", 0, request.tokens)
+    for name, axis in (("x", 1), *((w, a) for w in ("w_q", "w_k", "w_v") for a in (0, 1))):
+        shape(draft, f"--d-model {request.d_model}", name, axis, request.d_model)
     if request.kv_heads is not None and request.heads:
         for w in ("w_k", "w_v"):
             columns = draft.data[w]["shape"][1] // request.heads * request.kv_heads
-            shape(draft, request, "--kv-heads", (w,), 1, max(1, columns))
+            shape(draft, f"--kv-heads {request.kv_heads}", w, 1, max(1, columns))
     for option, key in (("--heads", "heads"), ("--kv-heads", "kv_heads")):
         if option in asked:
             change(draft, (key,), asked[option], f"{option} {asked[option]}")
@@ -60,12 +59,13 @@ def shape_default(request: Request, draft: Draft) -> None:
         change(draft, ("mask",), "causal", "--causal")
 
 
-def shape(draft: Draft, request: Request, option: str, path: Path, axis: int, size: int | None) -> None:
+def shape(draft: Draft, option: str, name: str, axis: int, size: int | None) -> None:
+    """Let `option` set the length of one axis of a draw; None leaves it."""
     if size is None:
         return
     if size >= 2**31:
-        raise AttnTraceError(f"{option} {size}: expected less than {2**31}")
-    change(draft, (*path, "shape", axis), size, f"{option} {getattr(request, option[2:].replace('-', '_'))}")
+        raise AttnTraceError(f"{option}: expected less than {2**31}")
+    change(draft, (name, "shape", axis), size, option)
 
 
 SET = re.compile(r"([^=]*?)\s*=(.*)", re.DOTALL)

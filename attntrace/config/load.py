@@ -11,7 +11,7 @@ import numpy as np
 from attntrace.config.changes import apply, edited, permuted
 from attntrace.config.draft import Draft, Request, collected, read, touched
 from attntrace.config.draw import Kept
-from attntrace.config.tensors import FORMS, Maker
+from attntrace.config.tensors import FORMS, Maker, listed
 from attntrace.dtypes import dtype
 from attntrace.errors import AttnTraceError, Fault, KeyFault, Path
 from attntrace.fit import clashes, pose
@@ -171,12 +171,11 @@ def remarks(problem: Problem, request: Request, maker: Maker) -> Iterator[Note]:
         yield Note("seed-unused", None, f"--seed {request.seed} changes nothing: no tensor draws from the config's seed")
     square = [name for name in ("w_q", "w_k", "w_v", "w_o") if ambiguous(problem, name)]
     if square and "weight_layout" not in problem.config:
-        names = " and ".join([", ".join(square[:-1]), square[-1]] if square[1:] else square)
         yield Note(
             "square-weight",
             square[0],
-            f"{names} {'are' if square[1:] else 'is'} square, so the shape cannot tell the layout: used as x @ W; if stored as "
-            "torch.nn.Linear does, say weight_layout: out_in",
+            f"{listed(square)} {'are' if square[1:] else 'is'} square, so the shape cannot tell the layout: used as x @ W; "
+            "if stored as torch.nn.Linear does, say weight_layout: out_in",
         )
     if request.permute is not None and problem.options.masks:
         yield Note("permute-mask", "mask", "--permute moves the tokens; the mask stays where it is")

@@ -1,7 +1,7 @@
 """The config as pydantic models: what keys there are, of what kind, with which defaults.
 
 The models check a config key by key (`check`), and print themselves as a JSON Schema for editors (`json_schema`). They hold
-no numbers: tensors are read by `tensors`, and shapes are checked by `attntrace.problem`, which sees them all together.
+no numbers: tensors are read by `tensors`, and shapes are checked by `attntrace.fit`, which sees them all together.
 """
 
 from __future__ import annotations
@@ -206,7 +206,7 @@ class Config(Model):
     mask: Masks | None = Field(None, description="one mask or a list of them; a key must pass all")
     masked_row: Literal["zero", "nan"] = Field("zero", description="the weights of a query that may attend to nothing")
     dropout: Dropout | None = None
-    expect: dict[str, Any] | None = Field(None, description="claimed numbers, a step name to an array, for check")
+    expect: dict[str, Any] | None = Field(None, description="claimed numbers: a step name to numbers in lists")
 
 
 # The model that a mapping is checked by, from the step before its keys in pydantic's locations.

@@ -241,15 +241,17 @@ def numbers(value: Any, path: Path, binary: bool = False) -> Array:
 
     `binary` allows 0, 1, true and false, and nothing else.
     """
-    if isinstance(value, np.ndarray):
-        return of_array(value, path)
-    if not isinstance(value, list):
-        raise AttnTraceError(Fault(f"{called(path)}: expected {FORMS}, found {found(value)}", path))
-    few(path, list(misshapen(value, path)) or list(not_numbers(value, path, bool if binary else int)))
-    array = as_array(value, path)
+    array = of_array(value, path) if isinstance(value, np.ndarray) else of_lists(value, path, binary)
     if binary:
         few(path, list(odd_cells(array, path)))
     return array
+
+
+def of_lists(value: Any, path: Path, binary: bool) -> Array:
+    if not isinstance(value, list):
+        raise AttnTraceError(Fault(f"{called(path)}: expected {FORMS}, found {found(value)}", path))
+    few(path, list(misshapen(value, path)) or list(not_numbers(value, path, bool if binary else int)))
+    return as_array(value, path)
 
 
 FORMS = "numbers in lists, {file: …} or {draw: …}"

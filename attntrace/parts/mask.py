@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from attntrace.errors import AttnTraceError, Fault, Path
+from attntrace.errors import Fault, Path
 from attntrace.ledger import amount
 from attntrace.ops import AddMask
 from attntrace.problem import Problem, called
@@ -199,12 +199,7 @@ class Array:
 
     def bias(self, p: Problem) -> Values:
         array = p.arrays[self.name].reshape(self.shape(p))
-        if self.sense == "add":
-            return array
-        odd = array[(array != 0) & (array != 1)]
-        if odd.size:
-            raise AttnTraceError(Fault(not_binary(self.path, float(odd[0])), self.path))
-        return blocked((array == 1) == (self.sense == "keep"))
+        return array if self.sense == "add" else blocked((array == 1) == (self.sense == "keep"))
 
 
 def not_binary(path: Path, found: float) -> str:

@@ -1,9 +1,9 @@
 """Independent implementations to hold a trace against. A file is a framework, imported when it is asked for.
 
-Each has `NAME`, `version()`, `steps(problem, have)`, which recomputes every step it can from the steps before it, and
-`whole(problem, have)`, which computes several steps in one call of the framework's own attention, and `silences`, which says
-why some such call is not made. They share no code and no
-formula with the layer: they read the problem and the arrays, and call the framework.
+Each has `NAME` and `version()`; `steps(problem, have)`, which recomputes every step it can from the steps before it;
+`whole(problem, have)`, which computes several steps in one call of the framework's own attention; and `silences`, which says
+why such a call is not made. They share no formula with the layer: they read the problem and the arrays, and call the
+framework.
 """
 
 from __future__ import annotations

@@ -2,20 +2,19 @@
 
 from __future__ import annotations
 
-import json as json_module
-from typing import Any, BinaryIO
+from json import dumps
+from typing import BinaryIO
 
 import numpy as np
 
 from attntrace.render.grid import positive_zero
+from attntrace.render.json import data
 from attntrace.tape import Array
-
-STRINGS = {np.inf: "Infinity", -np.inf: "-Infinity"}
 
 
 def write(values: Array, out: BinaryIO, json: bool = False, precision: int | None = None) -> None:
     """A number, a row, or rows; exact unless `precision` says how many decimals. As JSON: nested lists."""
-    text = json_module.dumps(strict(np.asarray(values, dtype=np.float64).tolist())) if json else lines(values, precision)
+    text = dumps(data(np.asarray(values, dtype=np.float64))) if json else lines(values, precision)
     out.write(f"{text}\n".encode())
 
 
@@ -27,10 +26,3 @@ def lines(values: Array, precision: int | None) -> str:
 
 def number(v: float, precision: int | None) -> str:
     return repr(v) if precision is None else positive_zero(f"{v:.{precision}f}")
-
-
-def strict(values: Any) -> Any:
-    """Infinities and NaN as strings, since JSON has no other way to say them."""
-    if isinstance(values, list):
-        return [strict(v) for v in values]
-    return values if np.isfinite(values) else STRINGS.get(values, "NaN")

@@ -16,7 +16,7 @@ NARROW = 24  # a last column narrower than this is not wrapped into
 class Canvas:
     """Writes lines made of spans to `out`, as UTF-8. Rich renders the styles; without colour they are left out.
 
-    Nothing is wrapped, cropped or interpreted: text comes out as it went in.
+    Nothing is cropped or interpreted, and only a `paragraph` is wrapped: text comes out as it went in.
     """
 
     def __init__(self, out: BinaryIO, colour: bool, width: int | None) -> None:

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import json
-import math
 from collections.abc import Sequence
 from typing import Any, BinaryIO
 
 from attntrace.render.canvas import Canvas, table
+from attntrace.render.json import data
 from attntrace.verification import Report, Row
 
 HEAD = ("", "step", "held against", "error", "ulps", "tolerance")
@@ -70,6 +70,5 @@ def write_json(report: Report, out: BinaryIO, width: int | None, colour: bool) -
 
 def entry(row: Row) -> dict[str, Any]:
     d = row.difference
-    numbers = {"error": d.error, "ulps": d.ulps, "tolerance": d.tolerance}
-    strict = {name: v if math.isfinite(v) else "Infinity" for name, v in numbers.items()}
-    return {"name": row.step, "against": row.what, **strict, "worst": list(d.worst), "agrees": d.agrees}
+    numbers = data({"error": d.error, "ulps": d.ulps, "tolerance": d.tolerance})
+    return {"name": row.step, "against": row.what, **numbers, "worst": list(d.worst), "agrees": d.agrees}
