@@ -18,13 +18,21 @@ from attntrace.verification import verify as verify_trace
 Config = str | os.PathLike[str] | Mapping[str, Any] | None
 
 
-def load(config: Config = None, *, seed: int | None = None, sets: Sequence[str] = (), permute: str | None = None) -> Problem:
+def load(
+    config: Config = None,
+    *,
+    seed: int | None = None,
+    sets: Sequence[str] = (),
+    permute: str | None = None,
+    queries: str | None = None,
+) -> Problem:
     """Read a problem: a YAML file, the name of a bundled example, or a mapping with the keys of a config.
 
-    In a mapping, tensors may be NumPy arrays. `seed`, `sets` and `permute` are the options --seed, --set and --permute of
-    the command line. Raises AttnTraceError with every fault that is found.
+    In a mapping, tensors may be NumPy arrays. `seed`, `sets`, `permute` and `queries` are the options --seed, --set, --permute
+    and --queries of the command line. Raises AttnTraceError with every fault that is found.
     """
-    return load_request(Request(os.fspath(config) if isinstance(config, os.PathLike) else config, seed, sets, permute))
+    source = os.fspath(config) if isinstance(config, os.PathLike) else config
+    return load_request(Request(source, seed, sets, permute, queries=queries))
 
 
 def trace(problem: Problem | Config = None, **options: Any) -> Trace:

@@ -85,7 +85,8 @@ def rounding(step: Step) -> Array:
         length, size = step.operation.rounding(*operands)
         if length == 0:
             return np.zeros(step.shape)
-        error = (length + SLACK) * (epsilon(wide) * size + smallest(wide))
+        inner = step.operation.inner or wide
+        error = (length + SLACK) * (max(epsilon(wide), epsilon(inner)) * size + max(smallest(wide), smallest(inner)))
         if wide != step.dtype:
             error += epsilon(step.dtype) * np.abs(step.values.astype(np.float64)) + smallest(step.dtype)
     return np.where((length > 1) & overflowing(size, wide, operands), np.inf, bounded(error))

@@ -10,7 +10,12 @@ from attntrace.errors import Clash, Fault
 from attntrace.ledger import Ledger, amount
 from attntrace.problem import INPUTS, Options, Problem, Source
 
+BLOCK_INPUTS = tuple(name for name in INPUTS if name.endswith(("norm1", "norm2", "_gate", "_up", "_down")))
 FUSED = 1 << 20  # columns of w_qkv
+
+
+Shapes = Mapping[str, tuple[int, ...]]
+Axes = dict[str, tuple[str, ...]]
 
 
 def pose(sources: Mapping[str, Source], options: Options, config: Mapping[str, Any] | None = None) -> Problem | list[Fault]:
@@ -38,15 +43,46 @@ def _pose(sources: Mapping[str, Source], options: Options, broken: frozenset[str
     if "weight_layout" in broken:
         shapes = {name: shape for name, shape in shapes.items() if not name.startswith("w_")}
     problem.axes = (_direct if "q" in there else _projected)(ledger, shapes, options, broken)
-    faults += ledger.faults
-    return problem, [*faults, *_labels(problem, ledger), *_masks(problem, ledger)]
+    _parts(problem, ledger, shapes)
+    faults += [*ledger.faults, *_asked(problem, ledger), *(() if "block" in broken else _blockless(options, shapes))]
+    checked = () if "cache" in broken else (*_labels(problem, ledger), *_checks(problem, ledger))
+    return problem, [*faults, *checked]
 
 
-def _masks(p: Problem, ledger: Ledger) -> Iterable[Fault]:
-    """What the masks have against the lengths, unless those are in doubt themselves."""
+def _parts(p: Problem, ledger: Ledger, shapes: Shapes) -> None:
+    """Enter the inputs of the layer's further parts; then it is known how many keys there are."""
+    if "sinks" in shapes:
+        p.axes["sinks"] = ledger.enter("sinks", shapes["sinks"], (p.per_head,))
+        if p.per_head == "one" and shapes["sinks"] != (1,) and len(shapes["sinks"]) == 1:
+            ledger.fault(f"sinks: expected 1 number (there are no heads), found {shapes['sinks'][0]}", "sinks")
+    if ledger.sure("d_k", "d_v", p.new_key) and not ledger.loose:
+        for part in p.options.parts.values():
+            p.axes |= part.enter(ledger, p)
+
+
+def _asked(p: Problem, ledger: Ledger) -> Iterable[Fault]:
+    """The queries to be traced, out of all."""
+    if p.options.queries is not None and ledger.sure("query"):
+        total = p.queries
+        if not len(range(total)[p.options.queries]):
+            yield Fault(f"--queries: selects nothing from {amount(total, 'queries')}", ("queries",))
+        elif "query" in p.sizes:
+            ledger.sizes["query"] = len(range(total)[p.options.queries])
+
+
+def _blockless(o: Options, shapes: Shapes) -> Iterable[Fault]:
+    if "block" not in o.parts:
+        for name in BLOCK_INPUTS:
+            if name in shapes:
+                yield Fault(f"{name}: goes with block, which is not given", (name,))
+
+
+def _checks(p: Problem, ledger: Ledger) -> Iterable[Fault]:
+    """What masks and parts have against the lengths, unless those are in doubt themselves."""
     sure = ledger.sure("query", "key") and not ledger.loose and not ledger.disputed & {"batch", "head"}
-    for mask in p.options.masks if sure else ():
-        for fault in mask.check(p):
+    parts = p.options.parts.values() if not ledger.faults else ()
+    for each in (*p.options.masks, *parts) if sure else ():
+        for fault in each.check(p):
             yield Clash(fault.message, fault.path, others=(*ledger.makers["query"], *ledger.makers["key"]))
 
 
@@ -55,7 +91,7 @@ def _missing(shapes: Mapping[str, Any]) -> list[Fault]:
     direct = [name for name in "qkv" if name in shapes]
     if direct:
         lacking = [name for name in "qkv" if name not in shapes]
-        unused = [name for name in shapes if name not in (*direct, "w_o", "b_o")]
+        unused = [name for name in shapes if name not in (*direct, "w_o", "b_o", "sinks")]
         return [
             *(Fault(f"{name}: missing: q, k and v are given directly all three, or made from x", (name,)) for name in lacking),
             *(Fault(f"{name}: not used when q, k and v are given directly; leave it out", (name,)) for name in unused),
@@ -106,10 +142,6 @@ def _heads(options: Options, broken: frozenset[str]) -> list[Fault]:
     return []
 
 
-Shapes = Mapping[str, tuple[int, ...]]
-Axes = dict[str, tuple[str, ...]]
-
-
 def _projected(ledger: Ledger, shapes: Shapes, o: Options, broken: frozenset[str]) -> Axes:
     """Enter x and the weights; the lengths of d_k, d_v and the heads follow from them."""
     _enter_heads(ledger, o)
@@ -125,8 +157,12 @@ def _projected(ledger: Ledger, shapes: Shapes, o: Options, broken: frozenset[str
         axes |= _projection(ledger, shapes, o, letter, width, source)
     axes |= _output(ledger, shapes, o)
     _alias(ledger, "query", "token")
-    _alias(ledger, "key", "kv_token" if cross else "token")
+    _alias(ledger, _new_key(o), "kv_token" if cross else "token")
     return axes
+
+
+def _new_key(o: Options) -> str:
+    return "new_key" if "cache" in o.parts else "key"
 
 
 def _tokens(ledger: Ledger, shapes: Shapes, axes: Axes, name: str, names: tuple[str, str]) -> None:
@@ -251,7 +287,8 @@ def _direct(ledger: Ledger, shapes: Shapes, o: Options, broken: frozenset[str]) 
     _enter_heads(ledger, o)
     groups = "kv_head" if "kv_head" in ledger.sizes else "head"
     axes = {}
-    for name, head, token, width in (("q", "head", "query", "d_k"), ("k", groups, "key", "d_k"), ("v", groups, "key", "d_v")):
+    query, key = "query" if o.queries is None else "all_query", _new_key(o)
+    for name, head, token, width in (("q", "head", query, "d_k"), ("k", groups, key, "d_k"), ("v", groups, key, "d_v")):
         names = (token, width) if o.heads is None or rank > 2 else (token, f"{head}*{width}")
         if name in shapes:
             axes[name] = ledger.enter(name, shapes[name], (*("batch", head)[4 - rank :], *names))
@@ -259,6 +296,8 @@ def _direct(ledger: Ledger, shapes: Shapes, o: Options, broken: frozenset[str]) 
         _hint_groups(ledger, shapes)
     if rank == 2 and o.heads is not None and not ledger.faults and {"q", "k", "v"} <= shapes.keys():
         _divide_heads(ledger, groups)
+    if query == "all_query":
+        _alias(ledger, "query", query)
     return axes | _output(ledger, shapes, o)
 
 
@@ -284,8 +323,11 @@ def _divide_heads(ledger: Ledger, groups: str) -> None:
 
 def _labels(p: Problem, ledger: Ledger) -> Iterable[Fault]:
     for key, labels, axis in (("tokens", p.options.tokens, "query"), ("kv_tokens", p.options.kv_tokens, "key")):
-        if labels is not None and ledger.sure(axis) and len(labels) != p.sizes[axis]:
+        if labels is None or not ledger.sure(axis):
+            continue
+        count = p.queries if key == "tokens" else p.sizes[axis]
+        if len(labels) != count and not (key == "kv_tokens" and len(labels) == p.sizes[p.new_key]):
             what = {"tokens": "tokens of x" if p.projected else "queries", "kv_tokens": "keys"}[key]
-            wanted = amount(p.sizes[axis], "labels")
+            wanted = amount(count, "labels")
             message = f"{key}: expected {wanted} (one for each of the {what}), found {len(labels)}"
             yield Clash(message, (key,), others=ledger.makers[axis])

@@ -6,20 +6,24 @@ part that is switched off records nothing.
 
 from __future__ import annotations
 
-from attntrace.ops import Divide, MatMul, Scale, Softmax
+from attntrace.cores import core
 from attntrace.parts import mask as masks
-from attntrace.parts.dropout import drop
+from attntrace.parts.block import enter_block, leave_block
+from attntrace.parts.cache import extend
 from attntrace.parts.gqa import share
-from attntrace.parts.mask import mask
 from attntrace.parts.merge import merge, project_out
 from attntrace.parts.project import inputs, project
+from attntrace.parts.qk_norm import normalise
+from attntrace.parts.rope import rotate
 from attntrace.problem import Problem, labels
 from attntrace.tape import Step, Trace
 
 
 def trace(p: Problem) -> Trace:
     """The tape of the layer that `p` poses. Nothing is computed until it is read."""
-    t = Trace(p.sizes, p.options.dtype, labels(p), p.options.title, p.config, [*p.remarks, *masks.remarks(p)], p.changes)
+    parts = [note for part in p.options.parts.values() for note in part.remarks(p)]
+    remarks = [*p.remarks, *masks.remarks(p), *parts]
+    t = Trace(p.sizes, p.options.dtype, labels(p), p.options.title, p.config, remarks, p.changes)
     attention(t, p)
     return t
 
@@ -27,26 +31,12 @@ def trace(p: Problem) -> Trace:
 def attention(t: Trace, p: Problem) -> Step:
     """Record the attention layer of `p` in `t`; returns the output."""
     given = inputs(t, p)
-    q, k, v = project(t, p, given)
+    q, k, v = project(t, p, enter_block(t, p, given))
+    q, k = normalise(t, p, q, k)
+    q, k = rotate(t, p, q, k)
+    k, v = extend(t, p, k, v)
     k, v = share(t, p, k, v)
-    s = t("scores", f"S = {q.symbol} {k.symbol}ᵀ", (*p.lead, "query", "key"), MatMul(transpose=True), q, k)
-    s = scale(t, p, s)
-    s = mask(t, p, s)
-    a = t("weights", f"A = softmax({s.symbol})", s.axes, Softmax(p.options.masked_row), s)
-    a = drop(t, p, a)
-    c = average(t, p, a, v)
+    c = core(p)(t, p, q, k, v)  # scores, scale, softcap, bias, mask, softmax, dropout, average
     c = merge(t, p, c)
-    return project_out(t, p, given, c)
-
-
-def scale(t: Trace, p: Problem, s: Step) -> Step:
-    """Divide by √d_k, or multiply by the number that the config gives."""
-    if p.options.scale is None:
-        return t("scaled", f"S′ = {s.symbol} / √d_k", s.axes, Divide(p.divisor), s)
-    return t("scaled", f"S′ = {s.symbol} × {p.options.scale!r}", s.axes, Scale(p.options.scale), s)
-
-
-def average(t: Trace, p: Problem, a: Step, v: Step) -> Step:
-    """The values, averaged by the weights: the output itself, where there are no heads to merge and no w_o to come."""
-    name, symbol = ("context", "C") if p.merges else ("output", "Y")
-    return t(name, f"{symbol} = {a.symbol} {v.symbol}", (*p.lead, "query", "d_v"), MatMul(), a, v)
+    y = project_out(t, p, given, c)
+    return leave_block(t, p, given, y)

@@ -25,7 +25,7 @@ class Ledger:
         self.sizes[axis], self.reasons[axis], self.makers[axis] = size, reason, makers
 
     def fault(self, message: str, key: str, *others: str) -> None:
-        self.faults.append(Clash(message, (key,), others=others))
+        self.faults.append(Clash(message, tuple(key.split(".")), others=tuple(o.split(".")[0] for o in others)))
 
     def sure(self, *axes: str) -> bool:
         """Whether the lengths of these axes are known, and nobody disagrees."""
@@ -66,13 +66,29 @@ def amount(n: int, things: str) -> str:
     return _count(n, {"queries": "query"}.get(things, things.removesuffix("s")), things)
 
 
+WORDS = {
+    "batch": "batch items",
+    "head": "heads",
+    "kv_head": "key/value heads",
+    "token": "tokens",
+    "kv_token": "tokens",
+    "query": "queries",
+    "all_query": "queries",
+    "key": "keys",
+    "new_key": "keys",
+    "past_key": "past keys",
+    "block": "blocks",
+    "slot": "slots",
+    "page": "pages",
+    "token_position": "positions",
+    "key_position": "positions",
+}
+
+
 def _word(axes: Sequence[str], position: int) -> str:
     """What the entries along an axis are called in a sentence."""
-    named = {"batch": "batch items", "head": "heads", "kv_head": "key/value heads", "token": "tokens", "kv_token": "tokens"}
-    if axes[position] in named:
-        return named[axes[position]]
-    if axes[position] in ("query", "key"):
-        return "queries" if axes[position] == "query" else "keys"
+    if axes[position] in WORDS:
+        return WORDS[axes[position]]
     if len(axes) == 1:
         return "numbers"
     return "rows" if position == len(axes) - 2 else "columns"

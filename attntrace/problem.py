@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, Protocol
@@ -12,6 +12,7 @@ import numpy as np
 
 from attntrace.dtypes import DType
 from attntrace.errors import Fault, Path
+from attntrace.ledger import Ledger
 from attntrace.tape import Array, Note
 
 INPUTS = {  # every input and the symbol it has in the formulas, in the order in which they are shown
@@ -27,10 +28,24 @@ INPUTS = {  # every input and the symbol it has in the formulas, in the order in
     "b_qkv": "b_QKV",
     "w_o": "W_O",
     "b_o": "b_O",
+    "sinks": "z",
+    "w_norm1": "g₁",
+    "b_norm1": "β₁",
+    "w_norm2": "g₂",
+    "b_norm2": "β₂",
+    "w_gate": "W_gate",
+    "b_gate": "b_gate",
+    "w_up": "W_up",
+    "b_up": "b_up",
+    "w_down": "W_down",
+    "b_down": "b_down",
     "q": "Q",
     "k": "K",
     "v": "V",
 }
+
+
+COUNTS = ("rope.positions", "rope.key_positions", "cache.table")  # too fine for half precision
 
 
 class Source(Protocol):
@@ -45,17 +60,66 @@ class Source(Protocol):
     def read(self) -> Array: ...
 
 
-class Mask(Protocol):
-    """One condition on which keys a query may attend to (see `parts.mask`)."""
+# Makes an input out of a value of the config, at a path below the key of its part; returns its name.
+Place = Callable[..., str]
+
+
+class Mask:
+    """One condition on which keys a query may attend to (see `parts.mask`). What it does not need, it leaves as here."""
+
+    lengths: tuple[int, ...] = ()  # how many real keys each batch item has, where the mask tells
 
     @property
-    def formula(self) -> str: ...
+    def formula(self) -> str:
+        """Which keys it leaves; nothing for numbers to be added."""
+        return ""
 
-    def axes(self, p: Problem) -> frozenset[str]: ...
+    def axes(self, p: Problem) -> frozenset[str]:
+        """Those of batch and head along which it differs."""
+        return frozenset()
 
-    def check(self, p: Problem) -> Iterable[Fault]: ...
+    def check(self, p: Problem) -> Iterable[Fault]:
+        return ()
 
-    def bias(self, p: Problem) -> Array: ...
+    def bias(self, p: Problem, at: Tile) -> Array:
+        """What it adds to the scores of a tile, broadcastable to (batch, head, query, key)."""
+        raise NotImplementedError
+
+
+@dataclass(frozen=True)
+class Tile:
+    """Which queries and keys a matrix of scores is about: all that are traced, or a tile of them.
+
+    `rows` and `keys` are their numbers among all; `query` and `key` name the axes; `suffix` ends the names of its steps.
+    """
+
+    rows: range
+    keys: range
+    query: str = "query"
+    key: str = "key"
+    suffix: str = ""
+
+
+class Part:
+    """A part of the layer that is off unless the config names it; see `parts`. What it does not need, it leaves as here."""
+
+    lengths: tuple[int, ...] = ()  # keys that a cache holds, where batch items have unequal numbers of them
+
+    def enter(self, ledger: Ledger, p: Problem) -> dict[str, tuple[str, ...]]:
+        """Hold the shapes of its own inputs against those of the layer; returns their axes."""
+        return {}
+
+    def check(self, p: Problem) -> Iterable[Fault]:
+        """What it has against a layer whose shapes fit."""
+        return ()
+
+    def masks(self, p: Problem) -> Iterable[Mask]:
+        """The masks that it brings along."""
+        return ()
+
+    def remarks(self, p: Problem) -> Iterable[Note]:
+        """What a careful reader should know of it."""
+        return ()
 
 
 @dataclass
@@ -69,6 +133,10 @@ class Options:
     masks: tuple[Mask, ...] = ()
     masked_row: str = "zero"
     dropout: float | None = None
+    softcap: float | None = None
+    softmax_dtype: DType | None = None
+    parts: Mapping[str, Part] = field(default_factory=dict)  # the rest of the layer's parts, by config key
+    queries: slice | None = None  # trace only these
     transposed: bool = False  # weight_layout: out_in
     qkv_layout: str = "q|k|v"
     tokens: tuple[str, ...] | None = None
@@ -96,7 +164,11 @@ class Problem:
     def arrays(self) -> dict[str, Array]:
         """Every input as an array in the dtype of the trace, read once and in the order of the file."""
         with np.errstate(all="ignore"):
-            return {name: s.read().astype(self.options.dtype, copy=False) for name, s in self.sources.items()}
+            return {name: s.read().astype(self.kind(name), copy=False) for name, s in self.sources.items()}
+
+    def kind(self, name: str) -> DType:
+        """The dtype of an input: that of the trace, unless it counts something."""
+        return np.dtype(np.float64) if name in COUNTS else self.options.dtype
 
     @property
     def batched(self) -> bool:
@@ -117,8 +189,43 @@ class Problem:
         return self.sizes.get("head", 1) // self.sizes.get("kv_head", self.sizes.get("head", 1))
 
     @property
+    def per_head(self) -> str:
+        """The axis of what there is one of for each head, or one alone where there are no heads."""
+        return "head" if self.headed else "one"
+
+    @property
     def kv_lead(self) -> tuple[str, ...]:
         return self.lead if self.group == 1 else (*self.lead[:-1], "kv_head")
+
+    @property
+    def masks(self) -> tuple[Mask, ...]:
+        """Every mask: those of the config, then what its parts bring along."""
+        return (*self.options.masks, *(m for part in self.options.parts.values() for m in part.masks(self)))
+
+    @property
+    def new_key(self) -> str:
+        """The axis of the keys that are made here; with a cache they are not all keys."""
+        return "new_key" if "cache" in self.options.parts else "key"
+
+    @property
+    def past(self) -> Array:
+        """How many keys the cache holds: a number for each batch item, or one for all."""
+        cache = self.options.parts.get("cache")
+        return np.array((cache and cache.lengths) or [self.sizes.get("past_key", 0)])
+
+    @property
+    def queries(self) -> int:
+        """How many queries there are, traced or not."""
+        return self.sizes["token"] if self.projected else self.sizes.get("all_query", self.sizes["query"])
+
+    @property
+    def rows(self) -> range:
+        """The queries that are traced."""
+        return range(self.queries)[self.options.queries or slice(None)]
+
+    @property
+    def whole(self) -> Tile:
+        return Tile(self.rows, range(self.sizes["key"]))
 
     @property
     def cross(self) -> bool:
@@ -166,9 +273,19 @@ def fused_columns(layout: str, heads: int, groups: int, d: int) -> tuple[tuple[i
 def labels(p: Problem) -> dict[str, tuple[str, ...]]:
     """The labels of the entries along each axis that has some."""
     tokens, kv_tokens = p.options.tokens, p.options.kv_tokens
-    if kv_tokens is None and tokens is not None and not p.cross and len(tokens) == p.sizes["key"]:
+    past, new = p.sizes.get("past_key", 0), p.sizes[p.new_key]
+    if past and tokens is None and not p.cross:  # a token that follows others is numbered after them
+        tokens = tuple(f"t{past + i}" for i in range(p.queries))
+    if kv_tokens is None and tokens is not None and not p.cross and len(tokens) == new:
         kv_tokens = tokens
-    by_axis = {"token": tokens, "query": tokens, "key": kv_tokens, "kv_token": kv_tokens}
+    if kv_tokens is not None and len(kv_tokens) == new:
+        kv_tokens = (*(f"t{i}" for i in range(past)), *kv_tokens)
+    if p.options.queries is not None and tokens is None:
+        tokens = tuple(f"t{i}" for i in range(p.queries))
+    queries = None if tokens is None else tuple(tokens[i] for i in p.rows)
+    new_keys = None if kv_tokens is None else kv_tokens[past:]
+    by_axis = {"token": tokens, "all_query": tokens, "query": queries, "key": kv_tokens, "kv_token": new_keys}
+    by_axis |= {"new_key": new_keys}
     return {axis: found for axis, found in by_axis.items() if found is not None}
 
 

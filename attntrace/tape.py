@@ -133,15 +133,40 @@ class Trace:
         self.changes = list(changes)  # what was changed in the config, in words of the command line
         self._steps: dict[str, Step] = {}
 
-    def __call__(self, name: str, formula: str, axes: Sequence[str], operation: Operation, *operands: Step) -> Step:
+    def __call__(
+        self,
+        name: str,
+        formula: str,
+        axes: Sequence[str],
+        operation: Operation,
+        *operands: Step,
+        dtype: DType | None = None,
+    ) -> Step:
         """Record a computed step; `formula` reads "symbol = expression"."""
         symbol = formula.partition(" = ")[0]
-        return self._record(Step(name, symbol, formula, tuple(axes), self._shape(axes), self.dtype, operation, operands))
+        kind = dtype or self.dtype
+        return self._record(Step(name, symbol, formula, tuple(axes), self._shape(axes), kind, operation, operands))
 
-    def given(self, name: str, symbol: str, axes: Sequence[str], read: Callable[[], Array], origin: str = "") -> Step:
+    def given(
+        self,
+        name: str,
+        symbol: str,
+        axes: Sequence[str],
+        read: Callable[[], Array],
+        origin: str = "",
+        dtype: DType | None = None,
+    ) -> Step:
         """Record an input, whose numbers `read` fetches."""
-        shape = self._shape(axes)
-        return self._record(Step(name, symbol, "given", tuple(axes), shape, self.dtype, None, (), origin, read))
+        shape, kind = self._shape(axes), dtype or self.dtype
+        return self._record(Step(name, symbol, "given", tuple(axes), shape, kind, None, (), origin, read))
+
+    def axis(self, name: str, of: str, rows: range) -> str:
+        """Name a run of the entries along the axis `of`, which keep their labels."""
+        assert self.sizes.get(name, len(rows)) == len(rows), f"axis {name} has two lengths"
+        self.sizes[name] = len(rows)
+        labels = self.labels.get(of)
+        self.labels[name] = [labels[i] for i in rows] if labels else [f"t{i}" for i in rows]
+        return name
 
     def _record(self, step: Step) -> Step:
         assert step.name not in self._steps, f"step {step.name} recorded twice"

@@ -35,6 +35,12 @@ def with_cell(name: str, index: tuple[int, ...], value: float, config: Config = 
 
 # code: (a config that deserves it, one that does not, the step it is about, what its message says)
 NOTES: dict[str, tuple[Config, Config, str | None, tuple[str, ...]]] = {
+    "tiles": (
+        {**LAYER, "core": {"tiled": {"queries": 2, "keys": 1}}},
+        LAYER,
+        None,
+        ("never materialised: the 4 scores (2 × 2)", "the largest tile holds 2"),
+    ),
     "nan-input": (with_cell("x", (1, 0), np.nan), LAYER, "x", ("NaN in x[1, 0]",)),
     "nan": (with_cell("w_q", (1, 0), np.nan), LAYER, "q", ("first NaN computed: q[0, 0]", "it comes from w_q[1, 0]")),
     "overflow-input": (with_cell("w_v", (0, 0), np.inf), LAYER, "w_v", ("infinity in w_v[0, 0]",)),

@@ -81,6 +81,10 @@ class Spoilt:
     right: Any
     spoil: Any
 
+    @property
+    def inner(self) -> Any:
+        return self.right.inner
+
     def forward(self, *operands: np.ndarray) -> np.ndarray:
         return self.spoil(np.array(self.right.forward(*operands)))
 
@@ -176,7 +180,7 @@ FORMULAS = {
     "softmax over queries": (ops.Softmax, "forward", lambda self, s: np.exp(s) / np.exp(s).sum(-2, keepdims=True), "weights"),
     "softmax in base 2": (ops.Softmax, "forward", lambda self, s: np.exp2(s) / np.exp2(s).sum(-1, keepdims=True), "weights"),
     "merge without transpose": (ops.Merge, "forward", lambda self, c: c.reshape(2, 5, 8), "concat"),
-    "split without transpose": (ops, "split", lambda y, heads: y.reshape(2, heads, 5, -1), "q"),
+    "split without transpose": (ops.matrix, "split", lambda y, heads: y.reshape(2, heads, 5, -1), "q"),
 }
 
 

@@ -82,6 +82,9 @@ class Source:
     permute: Annotated[
         Optional[str], option("--permute", metavar="1,0,2", help="Reorder the tokens of x; labels go along.", panel=INPUT)
     ] = None
+    queries: Annotated[
+        Optional[str], option("--queries", metavar="0:4", help="Trace only these queries (rows of scores).", panel=INPUT)
+    ] = None
     tokens: Annotated[Optional[int], option("--tokens", min=1, help="Number of tokens.", panel=SHAPE)] = None
     d_model: Annotated[Optional[int], option("--d-model", min=1, help="Width of x.", panel=SHAPE)] = None
     heads: Annotated[Optional[int], option("--heads", min=1, help="Number of heads.", panel=SHAPE)] = None

@@ -39,6 +39,7 @@ class Request:
     heads: int | None = None
     kv_heads: int | None = None
     causal: bool = False
+    queries: str | None = None
 
 
 @dataclass

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -12,11 +12,18 @@ from attntrace.config.changes import apply, edited, permuted
 from attntrace.config.draft import Draft, Request, collected, read, touched
 from attntrace.config.draw import Kept
 from attntrace.config.tensors import FORMS, Maker, listed
+from attntrace.cores.ring import Ring
+from attntrace.cores.tiled import Tiled
 from attntrace.dtypes import dtype
 from attntrace.errors import AttnTraceError, Fault, KeyFault, Path
 from attntrace.fit import clashes, pose
 from attntrace.parts import mask as masks
-from attntrace.problem import INPUTS, Mask, Options, Problem, Source, called
+from attntrace.parts.alibi import Alibi
+from attntrace.parts.block import Block
+from attntrace.parts.cache import Cache
+from attntrace.parts.qk_norm import QKNorm
+from attntrace.parts.rope import Rope
+from attntrace.problem import INPUTS, Mask, Options, Part, Place, Problem, Source, called
 from attntrace.tape import Note
 
 
@@ -39,6 +46,7 @@ def build(draft: Draft, request: Request) -> Problem:
     maker = new_maker(draft, sound, faults)
     sources = make_sources(sound, maker, faults)
     options, arrays = make_options(sound, maker, faults)
+    options.queries = queries_of(request, faults)
     if "dropout" in sound:
         with collected(faults):
             maker.stream(sound["dropout"], ("dropout",))
@@ -110,6 +118,9 @@ def make_options(data: Mapping[str, Any], maker: Maker, faults: list[Fault]) -> 
         masks=tuple(make_masks(data.get("mask"), maker, arrays, faults)),
         masked_row=data.get("masked_row", "zero"),
         dropout=data["dropout"]["rate"] if "dropout" in data else None,
+        softcap=None if data.get("softcap") is None else float(data["softcap"]),
+        softmax_dtype=dtype(data["softmax_dtype"]) if "softmax_dtype" in data else None,
+        parts=make_parts(data, maker, arrays, faults),
         transposed=data.get("weight_layout") == "out_in",
         qkv_layout=data.get("qkv_layout", "q|k|v"),
         tokens=tuple(data["tokens"]) if "tokens" in data else None,
@@ -117,6 +128,56 @@ def make_options(data: Mapping[str, Any], maker: Maker, faults: list[Fault]) -> 
         title=data.get("title", ""),
     )
     return options, arrays
+
+
+def make_parts(data: Mapping[str, Any], maker: Maker, arrays: dict[str, Source], faults: list[Fault]) -> dict[str, Part]:
+    """The further parts of the layer that the config names, each made of the mapping under its key."""
+    parts: dict[str, Part] = {}
+    for key in filter(data.__contains__, PARTS):
+
+        def place(value: Any, *path: str | int, key: str = key) -> str:
+            name = called((key, *path))
+            arrays[name] = maker.source(value, (key, *path))
+            return name
+
+        with collected(faults):
+            part = PARTS[key](data[key], place)
+            parts |= {} if part is None else {key: part}
+    return parts
+
+
+def make_core(detail: Any, place: Place) -> Part | None:
+    """`direct`, {tiled: …} or {ring: …}."""
+    if detail == "direct":
+        return None
+    return Tiled.make(detail["tiled"], place) if "tiled" in detail else Ring.make(detail["ring"], place)
+
+
+# What a key of the config makes; nothing, when it switches its part off.
+PARTS: dict[str, Callable[[Any, Place], Part | None]] = {
+    "qk_norm": QKNorm.make,
+    "rope": Rope.make,
+    "cache": Cache.make,
+    "alibi": Alibi.make,
+    "block": Block.make,
+    "core": make_core,
+}
+
+
+def queries_of(request: Request, faults: list[Fault]) -> slice | None:
+    """--queries 0:4, -1 or 2: as a slice."""
+    text = request.queries
+    if text is None:
+        return None
+    match = re.fullmatch(r"\s*(-?\d{1,12})?\s*(:)?\s*(-?\d{1,12})?\s*", text)
+    if not match or not (match[1] or match[2]):
+        faults.append(Fault(f"--queries {text}: expected a run of queries, such as 0:4, -1: or 3", ("queries",)))
+        return None
+    start, stop = (None if group is None else int(group) for group in (match[1], match[3]))
+    if match[2] is None:
+        assert start is not None
+        return slice(start, start + 1 if start != -1 else None)
+    return slice(start, stop)
 
 
 def make_masks(value: Any, maker: Maker, arrays: dict[str, Source], faults: list[Fault]) -> Iterator[Mask]:
@@ -156,7 +217,7 @@ def add_dropout(problem: Problem, data: Mapping[str, Any], maker: Maker) -> None
     if "dropout" not in data:
         return
     generator, seed = maker.stream(data["dropout"], ("dropout",))
-    shape = tuple(problem.sizes[axis] for axis in (*problem.lead, "query", "key"))
+    shape = (*(problem.sizes[axis] for axis in problem.lead), problem.queries, problem.sizes["key"])
     kept = Kept(maker.streams, generator, seed, data["dropout"]["rate"], shape)
     after = list(data)[list(data).index("dropout") :]
     before = {name: s for name, s in problem.sources.items() if re.split(r"[.\[]", name)[0] not in after}

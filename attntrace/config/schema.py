@@ -28,6 +28,11 @@ from attntrace.problem import called
 Generator = Literal["numpy", "numpy-legacy", "torch"]
 DType = Literal["float64", "float32", "float16", "bfloat16"]
 Alignment = Literal["top-left", "bottom-right"]
+Place = Annotated[int, Field(gt=-(2**31), lt=2**31)]
+Align = Annotated[
+    Annotated[Alignment, Tag("corner")] | Annotated[Place, Tag("position")],
+    Discriminator(lambda value: "position" if isinstance(value, int) else "corner"),
+]
 Seed = Annotated[int, Field(ge=0, lt=2**64)]
 Count = Annotated[int, Field(ge=1, lt=2**31)]
 
@@ -86,7 +91,10 @@ Tensor = Annotated[
 class CausalMask(Model):
     """Keys at the query's own position and before."""
 
-    causal: Alignment = Field(description="which query and key stand side by side when there are not as many of each")
+    causal: Align = Field(
+        description="which query and key stand side by side when there are not as many of each; a number is the key at "
+        "which the first query stands"
+    )
 
 
 class KeepMask(Model):
@@ -116,7 +124,7 @@ class PaddingMask(Model):
 class WindowSize(Model):
     left: int | None = Field(None, ge=0, lt=2**31, description="keys before the query's position; no limit unless given")
     right: int | None = Field(None, ge=0, lt=2**31, description="keys after the query's position; no limit unless given")
-    align: Alignment | None = Field(None, description="needed when there are not as many queries as keys")
+    align: Align | None = Field(None, description="needed when there are not as many queries as keys")
 
 
 class WindowMask(Model):
@@ -165,6 +173,129 @@ class Dropout(Model):
     generator: Generator | None = Field(None, description="instead of the config's generator")
 
 
+class RopeScaling(Model):
+    """How the angles are slowed down for contexts longer than those of the training."""
+
+    type: Literal["linear", "llama3"]
+    factor: float = Field(gt=0, allow_inf_nan=False)
+    low_freq_factor: float = Field(1.0, gt=0, allow_inf_nan=False, description="of llama3")
+    high_freq_factor: float = Field(4.0, gt=0, allow_inf_nan=False, description="of llama3; larger than low_freq_factor")
+    original_max_position_embeddings: float = Field(8192, gt=0, allow_inf_nan=False, description="of llama3")
+
+
+class Rope(Model):
+    """Rotary position embeddings."""
+
+    pairs: Literal["interleaved", "half"] = Field(
+        description="which entries turn together: (0, 1), (2, 3), … as in GPT-J and RoFormer, or (0, d/2), (1, d/2 + 1), … "
+        "as in GPT-NeoX and Llama"
+    )
+    base: float = Field(10000.0, gt=0, allow_inf_nan=False, description="pair i turns by base^(−2i/dims) a position")
+    dims: Count | None = Field(None, description="how many entries turn, the first ones; all unless given")
+    positions: Tensor | None = Field(None, description="(token) or (batch, token); 0, 1, 2, … after the cache unless given")
+    key_positions: Tensor | None = Field(None, description="of the keys, where they are not those of the queries")
+    offset: Annotated[int, Field(gt=-(2**31), lt=2**31)] = Field(0, description="the position of the first token")
+    scaling: RopeScaling | None = None
+    cos: Tensor | None = Field(None, description="a table of cosines, (position, pair) or (batch, position, pair)")
+    sin: Tensor | None = Field(None, description="a table of sines, as cos")
+
+
+class AlibiOptions(Model):
+    """Linear biases with slopes or an alignment of one's own."""
+
+    slopes: Tensor | None = Field(None, description="(head); the paper's unless given")
+    align: Align | None = Field(None, description="where the first query stands; that of the mask unless given")
+
+
+Alibi = Annotated[
+    Annotated[bool, Tag("switch")] | Annotated[AlibiOptions, Tag("alibi")],
+    Discriminator(lambda value: "alibi" if isinstance(value, Mapping) else "switch"),
+]
+Norm = Literal["rmsnorm", "layernorm", "l2"]
+Eps = Annotated[float, Field(ge=0, allow_inf_nan=False)]
+
+
+class QKNormOptions(Model):
+    """Queries and keys brought to unit size, head by head."""
+
+    norm: Norm
+    eps: Eps | None = Field(None, description="1e-6 for rmsnorm, 1e-5 for layernorm, 1e-12 for l2 unless given")
+    q: Tensor | None = Field(None, description="(d_k), what the entries of each query are multiplied by")
+    k: Tensor | None = Field(None, description="(d_k), what the entries of each key are multiplied by")
+
+
+QKNorm = Annotated[
+    Annotated[Norm, Tag("name")] | Annotated[QKNormOptions, Tag("qk_norm")],
+    Discriminator(lambda value: "qk_norm" if isinstance(value, Mapping) else "name"),
+]
+
+
+class Blocks(Model):
+    """The physical blocks of a paged cache."""
+
+    k: Tensor | None = Field(None, description="(block, slot, d_k) or (block, kv_head, slot, d_k)")
+    v: Tensor | None = Field(None, description="(block, slot, d_v) or (block, kv_head, slot, d_v)")
+
+
+class Cache(Model):
+    """Keys and values of earlier tokens: k and v, or blocks and a table of them."""
+
+    k: Tensor | None = Field(None, description="(past, d_k) or ([batch], kv_head, past, d_k), turned already where rope is on")
+    v: Tensor | None = Field(None, description="(past, d_v) or ([batch], kv_head, past, d_v)")
+    blocks: Blocks | None = None
+    table: Tensor | None = Field(None, description="(page) or (batch, page): the block that each page of a sequence lies in")
+    lengths: list[Annotated[int, Field(ge=0)]] | None = Field(
+        None, min_length=1, description="how many slots are filled, for each batch item; all unless given"
+    )
+
+
+class TileSize(Model):
+    queries: Count = Field(description="queries in a tile")
+    keys: Count = Field(description="keys in a tile")
+
+
+class TiledCore(Model):
+    """Tile by tile, as FlashAttention."""
+
+    tiled: TileSize
+
+
+class RingSize(Model):
+    devices: Count = Field(description="devices in the ring")
+
+
+class RingCore(Model):
+    """Around a ring of devices."""
+
+    ring: RingSize
+
+
+CORES: dict[str, type[Model]] = {"tiled": TiledCore, "ring": RingCore}
+
+
+def kind_of_core(value: Any) -> str | None:
+    if isinstance(value, Mapping):
+        return next((tag(kind) for kind in CORES if kind in value), None)
+    return "name"
+
+
+Core = Annotated[
+    Annotated[Literal["direct"], Tag("name")] | Annotated[TiledCore, Tag("as tiled")] | Annotated[RingCore, Tag("as ring")],
+    Discriminator(kind_of_core),
+]
+
+
+class Block(Model):
+    """The transformer block around the attention layer."""
+
+    norm: Literal["layernorm", "rmsnorm"]
+    mlp: Literal["gelu", "gelu_tanh", "silu", "relu", "gated", "gated_gelu"] = Field(
+        description="gelu is the exact one; gated is down(silu(gate x) ∘ up x), as in Llama"
+    )
+    order: Literal["pre", "post", "parallel"] = Field("pre", description="where the normalisations stand")
+    eps: Eps | None = Field(None, description="1e-5 for layernorm, 1e-6 for rmsnorm unless given")
+
+
 Scale = Annotated[
     Annotated[Literal["auto"], Tag("auto")] | Annotated[float, Field(allow_inf_nan=False), Tag("number")],
     Discriminator(lambda value: "auto" if value == "auto" else "number"),
@@ -206,6 +337,25 @@ class Config(Model):
     mask: Masks | None = Field(None, description="one mask or a list of them; a key must pass all")
     masked_row: Literal["zero", "nan"] = Field("zero", description="the weights of a query that may attend to nothing")
     dropout: Dropout | None = None
+    softcap: float | None = Field(None, gt=0, allow_inf_nan=False, description="c: scaled scores become c · tanh(score / c)")
+    softmax_dtype: DType | None = Field(None, description="the dtype that softmax is computed in; dtype unless given")
+    sinks: Tensor | None = Field(None, description="(head): a logit that takes its share of each row, and gives no value")
+    rope: Rope | None = None
+    alibi: Alibi | None = Field(None, description="linear biases: true, or a mapping")
+    qk_norm: QKNorm | None = Field(None, description="rmsnorm, layernorm, l2, or a mapping")
+    cache: Cache | None = None
+    core: Core = Field("direct", description="direct, {tiled: {queries: 2, keys: 2}} or {ring: {devices: 2}}")
+    block: Block | None = None
+    w_norm1: Tensor | None = Field(None, description="(d_model), of a block's first normalisation")
+    b_norm1: Tensor | None = Field(None, description="(d_model)")
+    w_norm2: Tensor | None = Field(None, description="(d_model), of a block's second normalisation")
+    b_norm2: Tensor | None = Field(None, description="(d_model)")
+    w_gate: Tensor | None = Field(None, description="(d_model, d_ff), of a block's gated MLP")
+    b_gate: Tensor | None = Field(None, description="(d_ff)")
+    w_up: Tensor | None = Field(None, description="(d_model, d_ff), of a block's MLP")
+    b_up: Tensor | None = Field(None, description="(d_ff)")
+    w_down: Tensor | None = Field(None, description="(d_ff, d_model), of a block's MLP")
+    b_down: Tensor | None = Field(None, description="(d_model)")
     expect: dict[str, Any] | None = Field(None, description="claimed numbers: a step name to numbers in lists")
 
 
@@ -216,6 +366,16 @@ OWNERS: dict[str, type[Model]] = {
     **{tag(kind): model for kind, model in MASKS.items()},
     "window": WindowSize,
     "dropout": Dropout,
+    "rope": Rope,
+    "scaling": RopeScaling,
+    "alibi": AlibiOptions,
+    "qk_norm": QKNormOptions,
+    "cache": Cache,
+    "blocks": Blocks,
+    **{tag(kind): model for kind, model in CORES.items()},
+    "tiled": TileSize,
+    "ring": RingSize,
+    "block": Block,
 }
 EXPECTED = {
     "int_type": "a whole number",
@@ -228,6 +388,7 @@ EXPECTED = {
     "too_short": "at least one entry",
     "too_long": "at most {max_length} entries",
     "greater_than_equal": "at least {ge}",
+    "greater_than": "more than {gt}",
     "less_than": "less than {lt}",
     "less_than_equal": "at most {le}",
     "literal_error": "{expected}",
@@ -241,6 +402,14 @@ EXAMPLES = {
     "window": "a mapping such as {left: 2, right: 0}",
     "dropout": "a mapping such as {rate: 0.1}",
     "expect": "a mapping of step names to numbers in lists",
+    "rope": "a mapping such as {pairs: half}",
+    "scaling": "a mapping such as {type: linear, factor: 4}",
+    "cache": "a mapping such as {k: …, v: …}",
+    "blocks": "a mapping such as {k: …, v: …}",
+    "lengths": "a list such as [4, 2], a length for each batch item",
+    "tiled": "a mapping such as {queries: 2, keys: 2}",
+    "ring": "a mapping such as {devices: 2}",
+    "block": "a mapping such as {norm: rmsnorm, mlp: gated, order: pre}",
 }
 NEEDED = {"shape": "shape: [3, 4]", "rate": "rate: 0.1"}
 
@@ -271,7 +440,7 @@ def unknown(path: Path, keys: Iterable[str], otherwise: str = "") -> KeyFault:
     """The fault of a key that is none of `keys`, with the nearest of them; spelling it W_Q or w-q is as near as can be."""
     key, known = str(path[-1]), list(keys)
     folded = key.lower().replace("-", "_")[:LONGEST]
-    near = difflib.get_close_matches(folded, known, n=1, cutoff=0.6)
+    near = difflib.get_close_matches(folded, known, n=1, cutoff=0.62)
     where = f"{called(path[:-1])}: " if path[1:] else ""
     hint = nearest(near[0], near) if near else otherwise
     return KeyFault(f"{where}unknown key {clipped(key)!r}{hint}", path, meant=near[0] if near else None)

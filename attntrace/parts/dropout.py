@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from attntrace.ops import Dropout
-from attntrace.problem import Problem
+from attntrace.parts.mask import excerpt
+from attntrace.problem import Problem, Tile
 from attntrace.tape import Step, Trace
 
 
-def drop(t: Trace, p: Problem, a: Step) -> Step:
+def drop(t: Trace, p: Problem, a: Step, at: Tile) -> Step:
     """Drop weights at the problem's rate; no dropout records nothing. `keep` holds 1 for the weights that stay."""
     rate = p.options.dropout
     if rate is None:
         return a
-    keep = t.given("keep", "D", a.axes, lambda: p.arrays["keep"], p.sources["keep"].origin)
-    return t("dropped", f"A′ = {a.symbol} ∘ D / (1 − {rate:g})", a.axes, Dropout(rate), a, keep)
+    read = lambda: excerpt(p.arrays["keep"], at)  # noqa: E731 - a step reads its numbers late
+    keep = t.given(f"keep{at.suffix}", "D", a.axes, read, p.sources["keep"].origin)
+    return t(f"dropped{at.suffix}", f"A′ = {a.symbol} ∘ D / (1 − {rate:g})", a.axes, Dropout(rate), a, keep)

@@ -14,44 +14,45 @@ import numpy as np
 from attntrace.errors import Fault, Path
 from attntrace.ledger import amount
 from attntrace.ops import AddMask
-from attntrace.problem import Problem, called
+from attntrace.parts.place import Align, aligned, by_item, positions, unaligned
+from attntrace.problem import Mask, Problem, Tile, called
 from attntrace.tape import Array as Values
 from attntrace.tape import Note, Step, Trace
 
 FULL = ("batch", "head", "query", "key")
 
 
-def mask(t: Trace, p: Problem, s: Step) -> Step:
+def mask(t: Trace, p: Problem, s: Step, at: Tile) -> Step:
     """Add the effective mask to the scores, if there is any."""
-    if not p.options.masks:
+    if not p.masks:
         return s
     axes = mask_axes(p)
-    missing = tuple(i for i, axis in enumerate(s.axes) if axis not in axes)
-    m = t.given("mask", "M", axes, lambda: effective(p), origin(p))
-    return t("masked", f"S″ = {s.symbol} + M", s.axes, AddMask(missing), s, m)
+    missing = tuple(i for i, axis in enumerate(s.axes[:-2]) if axis not in axes)
+    m = t.given(f"mask{at.suffix}", "M", (*axes, at.query, at.key), lambda: effective(p, at), origin(p))
+    return t(f"masked{at.suffix}", f"S″ = {s.symbol} + M", s.axes, AddMask(missing), s, m)
 
 
 def origin(p: Problem) -> str:
     """What the mask says in words: which keys it leaves, and whether it adds numbers."""
-    hiding = [m.formula for m in p.options.masks if m.formula]
+    hiding = [m.formula for m in p.masks if m.formula]
     words = [f"0 where {' and '.join(hiding)}, −∞ elsewhere"] if hiding else []
-    return "; ".join([*words, *("the numbers to add, as given" for m in p.options.masks if not m.formula)])
+    return "; ".join([*words, *("the numbers to add, as given" for m in p.masks if not m.formula)])
 
 
 def mask_axes(p: Problem) -> tuple[str, ...]:
-    """The axes of the effective mask: query and key, and those of batch and head along which it differs."""
-    differs = frozenset().union(*(m.axes(p) for m in p.options.masks))
-    return (*(axis for axis in p.lead if axis in differs), "query", "key")
+    """The axes of batch and head along which the effective mask differs."""
+    differs = frozenset().union(*(m.axes(p) for m in p.masks))
+    return tuple(axis for axis in p.lead if axis in differs)
 
 
-def effective(p: Problem) -> Values:
-    """All masks added up, of shape `mask_axes(p)`, in the dtype of the trace."""
-    axes = mask_axes(p)
-    full = tuple(p.sizes[axis] if axis in axes else 1 for axis in FULL)
-    total = np.zeros(full, dtype=p.options.dtype)
-    for m in p.options.masks:
-        total += m.bias(p).astype(total.dtype, copy=False)
-    return total.reshape([p.sizes[axis] for axis in axes])
+def effective(p: Problem, at: Tile) -> Values:
+    """All masks added up, for the queries and keys of a tile, in the dtype of the trace."""
+    lead = mask_axes(p)
+    full = tuple(p.sizes[axis] if axis in lead else 1 for axis in FULL[:2])
+    total = np.zeros((*full, len(at.rows), len(at.keys)), dtype=p.options.dtype)
+    for m in p.masks:
+        total += m.bias(p, at).astype(total.dtype, copy=False)
+    return total.reshape([*(p.sizes[axis] for axis in lead), len(at.rows), len(at.keys)])
 
 
 def blocked(allowed: Values) -> Values:
@@ -61,69 +62,52 @@ def blocked(allowed: Values) -> Values:
     return bias[(None,) * (4 - bias.ndim)]
 
 
-def positions(p: Problem, align: str | None) -> tuple[Values, Values]:
-    """The position of each query (a column) and key (a row). With "bottom-right" the last query stands at the last key."""
-    queries, keys = np.arange(p.sizes["query"]), np.arange(p.sizes["key"])
-    offset = p.sizes["key"] - p.sizes["query"] if align == "bottom-right" else 0
-    return queries[:, None] + offset, keys[None, :]
-
-
-def unaligned(p: Problem, what: str, align: str | None, cure: str, path: Path) -> Iterator[Fault]:
-    """With as many queries as keys there is one way to align them; else the config must say which."""
-    queries, keys = p.sizes["query"], p.sizes["key"]
-    if align is None and queries != keys:
-        lengths = f"{amount(queries, 'queries')} and {amount(keys, 'keys')}"
-        first, last = cure.format("top-left"), cure.format("bottom-right")
-        cures = f"say {first} (the first query stands at the first key) or {last} (the last at the last)"
-        yield Fault(f"{called(path)}: {what} is ambiguous with {lengths}: {cures}", path)
-
-
 @dataclass(frozen=True)
-class Causal:
+class Causal(Mask):
     """A query may attend to keys at its own position and before."""
 
-    align: str | None = None
+    align: Align = None
     path: Path = ("mask",)
 
     @property
     def formula(self) -> str:
-        return "key ≤ query" + (f" ({self.align})" if self.align else "")
+        return "key ≤ query" + aligned(self.align)
 
     def axes(self, p: Problem) -> frozenset[str]:
-        return frozenset()
+        return by_item(p, self.align)
 
     def check(self, p: Problem) -> Iterator[Fault]:
         return unaligned(p, "causal", self.align, "{{causal: {}}}", self.path)
 
-    def bias(self, p: Problem) -> Values:
-        query, key = positions(p, self.align)
+    def bias(self, p: Problem, at: Tile) -> Values:
+        query, key = positions(p, at, self.align)
         return blocked(key <= query)
 
 
 @dataclass(frozen=True)
-class Window:
+class Window(Mask):
     """A query may attend from `left` keys before its position to `right` keys after, both included; None is no limit."""
 
     left: int | None = None
     right: int | None = None
-    align: str | None = None
+    align: Align = None
     path: Path = ("mask",)
 
     @property
     def formula(self) -> str:
         left = "" if self.left is None else f"query − {self.left} ≤ "
         right = "" if self.right is None else f" ≤ query + {self.right}"
-        return f"{left}key{right}"
+        return f"{left}key{right}{aligned(self.align)}"
 
     def axes(self, p: Problem) -> frozenset[str]:
-        return frozenset()
+        return by_item(p, self.align)
 
     def check(self, p: Problem) -> Iterator[Fault]:
         return unaligned(p, "a window", self.align, "align: {}", self.path)
 
-    def bias(self, p: Problem) -> Values:
-        query, key = positions(p, self.align)
-        allowed = np.ones((p.sizes["query"], p.sizes["key"]), dtype=bool)
+    def bias(self, p: Problem, at: Tile) -> Values:
+        query, key = positions(p, at, self.align)
+        allowed = np.ones(np.broadcast_shapes(query.shape, key.shape), dtype=bool)
         if self.left is not None:
             allowed &= key >= query - self.left
         if self.right is not None:
@@ -132,7 +116,7 @@ class Window:
 
 
 @dataclass(frozen=True)
-class Padding:
+class Padding(Mask):
     """The first lengths[b] keys of batch item b are real; no query may attend to the others."""
 
     lengths: tuple[int, ...]
@@ -157,13 +141,13 @@ class Padding:
                 path = (*self.path, i)
                 yield Fault(f"{called(path)}: expected a length from 0 to {keys} (the keys), found {clipped(n)}", path)
 
-    def bias(self, p: Problem) -> Values:
-        key = np.arange(p.sizes["key"])
+    def bias(self, p: Problem, at: Tile) -> Values:
+        key = np.arange(at.keys.start, at.keys.stop)
         return blocked(key < np.array(self.lengths)[:, None, None, None])
 
 
 @dataclass(frozen=True)
-class Array:
+class Array(Mask):
     """A mask given as an array: `sense` "keep" (1 = may attend), "ignore" (1 = may not) or "add" (added to the scores).
 
     `name` is its name among the problem's sources. Its axes are the last ones of (batch, head, query, key), as NumPy has
@@ -191,15 +175,25 @@ class Array:
 
     def check(self, p: Problem) -> Iterator[Fault]:
         shape, axes = p.sources[self.name].shape, (*p.lead, "query", "key")
-        fits = all(n in (1, p.sizes[axis]) for n, axis in zip(reversed(shape), reversed(axes), strict=False))
+        sizes = p.sizes | {"query": p.queries}
+        fits = all(n in (1, sizes[axis]) for n, axis in zip(reversed(shape), reversed(axes), strict=False))
         if not 1 <= len(shape) <= len(axes) or not fits:
-            wanted = " × ".join(f"{axis} {p.sizes[axis]}" for axis in axes) + " (any of them may be 1, leading ones left out)"
+            wanted = " × ".join(f"{axis} {sizes[axis]}" for axis in axes) + " (any of them may be 1, leading ones left out)"
             found = by(shape) or "a single number"
             yield Fault(f"{called(self.path)}: expected {wanted}, found {found}", self.path)
 
-    def bias(self, p: Problem) -> Values:
-        array = p.arrays[self.name].reshape(self.shape(p))
+    def bias(self, p: Problem, at: Tile) -> Values:
+        array = excerpt(p.arrays[self.name].reshape(self.shape(p)), at)
         return array if self.sense == "add" else blocked((array == 1) == (self.sense == "keep"))
+
+
+def excerpt(array: Values, at: Tile) -> Values:
+    """The rows and columns of a tile; an axis of 1 serves all."""
+    rows, keys = (
+        slice(None) if size == 1 else slice(run.start, run.stop)
+        for size, run in zip(array.shape[-2:], (at.rows, at.keys), strict=True)
+    )
+    return array[..., rows, keys]
 
 
 def not_binary(path: Path, found: float) -> str:
@@ -238,3 +232,22 @@ def _stretched(shape: Sequence[int], p: Problem) -> str:
 
 def by(shape: Sequence[int]) -> str:
     return " × ".join(map(str, shape))
+
+
+@dataclass(frozen=True)
+class Filled(Mask):
+    """A ragged cache: slots from lengths[b] to the end of the past hold no key of sequence b."""
+
+    lengths: tuple[int, ...]
+
+    @property
+    def formula(self) -> str:
+        return f"the slot is filled (past lengths {list(self.lengths)})"
+
+    def axes(self, p: Problem) -> frozenset[str]:
+        return frozenset({"batch"}) & set(p.sizes)
+
+    def bias(self, p: Problem, at: Tile) -> Values:
+        key = np.arange(at.keys.start, at.keys.stop)
+        held = key < np.array(self.lengths)[:, None, None, None]
+        return blocked(held | (key >= p.sizes["past_key"]))

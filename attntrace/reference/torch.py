@@ -126,17 +126,29 @@ def scaled(p: Problem, a: Arrays) -> Tensor:
 def allowed(p: Problem, m: Any, a: Arrays) -> Tensor:
     """Which keys a mask allows, as booleans that broadcast to (batch, head, query, key)."""
     queries, keys = a["scores"].shape[-2:]
-    offset = keys - queries if getattr(m, "align", None) == "bottom-right" else 0
-    full = torch.ones(queries, keys, dtype=torch.bool)
-    if isinstance(m, masks.Causal):
-        return full.tril(diagonal=offset)
-    if isinstance(m, masks.Window):
-        right = full if m.right is None else full.tril(diagonal=offset + m.right)
-        return right if m.left is None else right.triu(diagonal=offset - m.left)
+    if isinstance(m, masks.Causal | masks.Window):
+        left, right = (None, 0) if isinstance(m, masks.Causal) else (m.left, m.right)
+        items = [band(queries, keys, offset, left, right) for offset in offsets(p, m, queries, keys)]
+        return torch.stack(items).unsqueeze(1) if len(items) > 1 else items[0]
     if isinstance(m, masks.Padding):
         return torch.arange(keys).lt(torch.tensor(m.lengths).view(-1, 1, 1, 1))
     given = four_axes(p, tensor(p.arrays[m.name]))
     return given.ne(0) if m.sense == "keep" else given.eq(0)
+
+
+def offsets(p: Problem, m: Any, queries: int, keys: int) -> list[int]:
+    """The key at which the first query stands, one for each batch item or one for all."""
+    if m.align != "bottom-right":
+        return [m.align if isinstance(m.align, int) else 0]
+    lengths = [other.lengths for other in p.options.masks if isinstance(other, masks.Padding)]
+    return [min(ends) - queries for ends in zip(*lengths, strict=True)] if lengths else [keys - queries]
+
+
+def band(queries: int, keys: int, offset: int, left: int | None, right: int | None) -> Tensor:
+    """Ones on the diagonals from `left` below to `right` above that of the offset."""
+    full = torch.ones(queries, keys, dtype=torch.bool)
+    full = full if right is None else full.tril(diagonal=offset + right)
+    return full if left is None else full.triu(diagonal=offset - left)
 
 
 def four_axes(p: Problem, t: Tensor) -> Tensor:
