@@ -39,7 +39,7 @@ NOTES: dict[str, tuple[Config, Config, str | None, tuple[str, ...]]] = {
         {**LAYER, "core": {"tiled": {"queries": 2, "keys": 1}}},
         LAYER,
         None,
-        ("never materialised: the 4 scores (2 × 2)", "the largest tile holds 2"),
+        ("never materialised: the 9 scores (3 × 3)", "the largest tile holds 2"),
     ),
     "nan-input": (with_cell("x", (1, 0), np.nan), LAYER, "x", ("NaN in x[1, 0]",)),
     "nan": (with_cell("w_q", (1, 0), np.nan), LAYER, "q", ("first NaN computed: q[0, 0]", "it comes from w_q[1, 0]")),
