@@ -271,22 +271,30 @@ def fused_columns(layout: str, heads: int, groups: int, d: int) -> tuple[tuple[i
 
 
 def labels(p: Problem) -> dict[str, tuple[str, ...]]:
-    """The labels of the entries along each axis that has some."""
-    tokens, kv_tokens = p.options.tokens, p.options.kv_tokens
+    """The labels of the entries along each axis that has some; where there are none, t0, t1, … are right."""
+    tokens, keys = p.options.tokens or numbers(p), p.options.kv_tokens
     past, new = p.sizes.get("past_key", 0), p.sizes[p.new_key]
-    if past and tokens is None and not p.cross:  # a token that follows others is numbered after them
-        tokens = tuple(f"t{past + i}" for i in range(p.queries))
-    if kv_tokens is None and tokens is not None and not p.cross and len(tokens) == new:
-        kv_tokens = tokens
-    if kv_tokens is not None and len(kv_tokens) == new:
-        kv_tokens = (*(f"t{i}" for i in range(past)), *kv_tokens)
-    if p.options.queries is not None and tokens is None:
-        tokens = tuple(f"t{i}" for i in range(p.queries))
+    if keys is None and tokens is not None and not p.cross and len(tokens) == new:
+        keys = tokens
+    if keys is not None and len(keys) == new:
+        keys = (*(f"{'slot' if ragged(p) else 't'}{i}" for i in range(past)), *keys)
     queries = None if tokens is None else tuple(tokens[i] for i in p.rows)
-    new_keys = None if kv_tokens is None else kv_tokens[past:]
-    by_axis = {"token": tokens, "all_query": tokens, "query": queries, "key": kv_tokens, "kv_token": new_keys}
-    by_axis |= {"new_key": new_keys}
+    new_keys = None if keys is None else keys[past:]
+    by_axis = {"token": tokens, "all_query": tokens, "query": queries, "key": keys, "kv_token": new_keys, "new_key": new_keys}
     return {axis: found for axis, found in by_axis.items() if found is not None}
+
+
+def numbers(p: Problem) -> tuple[str, ...] | None:
+    """Names of tokens that do not begin at t0: after a cache, or when only some queries are traced."""
+    if ragged(p):
+        return tuple(f"new{i}" for i in range(p.queries))
+    past = 0 if p.cross else p.sizes.get("past_key", 0)
+    return tuple(f"t{past + i}" for i in range(p.queries)) if past or p.options.queries is not None else None
+
+
+def ragged(p: Problem) -> bool:
+    """Whether batch items have caches of unequal lengths, so that a token's place differs between them."""
+    return len(set(p.past.tolist())) > 1
 
 
 def called(path: Path) -> str:

@@ -24,6 +24,10 @@ from attntrace.config.yaml import parse
 
 SEEDED = {"module05", "six-tokens", "toy", "end-to-end", "linear-layout", "multi-head-causal", "multi-head-dropout"}
 MADE = {"cross-attention", "padding", "fully-masked-row", "direct-qkv"}
+VARIANTS = {
+    *("grouped-query", "multi-query", "rope-half", "rope-interleaved", "alibi", "sliding-window", "softcap", "sinks"),
+    *("kv-cache", "paged", "flash", "ring", "llama-block", "neox-block"),
+}
 NAMES = bundled.names()
 
 
@@ -350,6 +354,12 @@ CLAIMS = [  # (example, what its comments say, cell, changes): numbers as writte
     ("padding", "7.2255", ("output", 1, 0), ("mask=null",)),
     ("direct-qkv", "89.15 %", ("weights", 1, 2), ()),
     ("direct-qkv", "0.4721", ("weights", 0, 1), ()),
+    ("rope-interleaved", "0.5403", ("q_rot", 1, 0), ()),
+    ("rope-interleaved", "0.8415", ("q_rot", 1, 1), ()),
+    ("grouped-query", "1.5", ("context", 0, 0, 0), ()),
+    ("grouped-query", "1.5", ("context", 1, 1, 0), ()),
+    ("grouped-query", "8.5", ("context", 2, 0, 0), ()),
+    ("grouped-query", "8.5", ("context", 3, 1, 0), ()),
 ]
 
 
@@ -360,6 +370,108 @@ def test_numbers_in_comments(name, claim, cell, sets):
     found = values(name, step, *sets)[tuple(index)].sum() * (100 if "%" in claim else 1)
     number = claim.removesuffix(" %")
     assert f"{found:.{len(number.split('.')[1])}f}" == number
+
+
+# ------------------------------------------------------------------ the examples of variants
+
+
+def test_rope_interleaved_depends_on_distance_alone():
+    apart = np.arange(4)[:, None] - np.arange(4)
+    near(values("rope-interleaved", "scores"), np.cos(apart) + np.cos(apart / 100))
+    near(values("rope-interleaved", "scores", "rope.offset=100"), np.cos(apart) + np.cos(apart / 100))
+
+
+def test_rope_half_equals_interleaved_in_another_order():
+    x, w_q, w_k = (values("rope-half", name, "rope.dims=8") for name in ("x", "w_q", "w_k"))
+    order = [0, 4, 1, 5, 2, 6, 3, 7]
+    columns = [*order, *(8 + i for i in order)]
+    moved = {"x": x, "w_q": w_q[:, columns], "w_k": w_k[:, columns], "w_v": np.eye(16), "heads": 2, "mask": "causal"}
+    other = attntrace.trace({**moved, "rope": {"pairs": "interleaved"}})
+    near(other["weights"].values, values("rope-half", "weights", "rope.dims=8"))
+
+
+def test_rope_half_leaves_the_rest_of_each_head():
+    near(values("rope-half", "q_rot")[..., 4:], values("rope-half", "q")[..., 4:], atol=0)
+    assert (values("rope-half", "q_rot")[:, 1:, :4] != values("rope-half", "q")[:, 1:, :4]).all()
+
+
+def test_multi_query_shares_one_matrix():
+    shared = values("multi-query", "k_shared")
+    assert shared.shape == (4, 3, 4)
+    near(shared, np.repeat(values("multi-query", "k"), 4, axis=0), atol=0)
+
+
+def test_alibi():
+    near(values("alibi", "slopes"), [1 / 4, 1 / 16, 1 / 64, 1 / 256], atol=0)
+    for head, slope in enumerate((1 / 4, 1 / 16, 1 / 64, 1 / 256)):
+        near(values("alibi", "weights")[head, 4], softmax(*(-slope * d for d in (4, 3, 2, 1, 0))))
+
+
+def test_sliding_window():
+    near(values("sliding-window", "output")[:, 0], [0, 0.5, 1, 2, 3, 4])
+    assert np.isfinite(values("sliding-window", "mask")).sum(axis=-1).tolist() == [1, 2, 3, 3, 3, 3]
+
+
+def test_softcap():
+    capped = [2 * math.tanh(q * k / 2) for q, k in ((8, 0.1), (8, 0.5), (8, 1), (8, 2))]
+    near(values("softcap", "capped")[3], capped)
+    near(values("softcap", "weights")[3], softmax(*capped))
+    assert round(math.exp(-2 - 2), 3) == 0.018
+
+
+def test_sinks():
+    near(values("sinks", "weights")[0, 0], softmax(0, 0, 0)[:2])
+    near(values("sinks", "sink_weights")[0], [1 / 3, softmax(1, 2, 0)[2]])
+    near(values("sinks", "sink_weights")[1], [softmax(0, 0, 3)[2], softmax(1, 2, 3)[2]])
+    near(values("sinks", "weights").sum(axis=-1) + values("sinks", "sink_weights"), np.ones((2, 2)))
+
+
+def test_kv_cache():
+    keys = [[1, 0], [0, 1], [1, 1], [1, 1]]  # three given, and [1, 0, 1] @ w_k
+    near(values("kv-cache", "k_all"), keys)
+    near(values("kv-cache", "weights")[0], softmax(*(np.array([2, 1]) @ np.transpose(keys) / math.sqrt(2))))
+    assert attntrace.trace("kv-cache").labels["key"] == ("t0", "t1", "t2", "down")
+
+
+def test_paged():
+    near(values("paged", "v_past")[:, 0, :, 0], [[1, 2, 3, 4], [11, 12, 13, 99]])
+    first, second = softmax(0, 0.1, 0.2, 0.3, 0.4), softmax(0, 0.1, 0.2, 0.3)
+    near(values("paged", "weights")[:, 0, 0], [first, [*second[:3], 0, second[3]]])
+    near(values("paged", "output")[:, 0, 0], [np.dot(first, [1, 2, 3, 4, 5]), np.dot(second, [11, 12, 13, 14])])
+
+
+@pytest.mark.parametrize("name", ["flash", "ring"])
+def test_tiles_and_rings_equal_direct(name):
+    near(values(name, "output"), values(name, "output", "core=direct"))
+
+
+def test_flash_keeps_a_running_maximum_and_sum():
+    row = values("flash", "scaled", "core=direct")[0]
+    for j, seen in enumerate((2, 4, 5)):
+        near(values("flash", f"max_0_{j}")[0], row[:seen].max())
+        near(values("flash", f"sum_0_{j}")[0], np.exp(row[:seen] - row[:seen].max()).sum())
+
+
+def test_ring_has_the_future_behind_it():
+    assert np.isneginf(values("ring", "masked_0_1")).all()
+    near(values("ring", "part_sum_0_1"), [0, 0], atol=0)
+    near(values("ring", "sum_0_1"), values("ring", "sum_0_0"), atol=0)
+
+
+def test_llama_block():
+    x, y, mlp = (values("llama-block", name) for name in ("x", "output", "mlp"))
+    near(values("llama-block", "residual"), x + y)
+    near(values("llama-block", "block_output"), x + y + mlp)
+    normed, g = values("llama-block", "normed1"), values("llama-block", "w_norm1")
+    near(normed, x / np.sqrt((x**2).mean(axis=-1, keepdims=True) + 1e-5) * g)
+
+
+def test_neox_block():
+    x, y, mlp = (values("neox-block", name) for name in ("x", "output", "mlp"))
+    near(values("neox-block", "block_output"), x + y + mlp)
+    trace = attntrace.trace("neox-block")
+    assert trace["up"].operands[0].name == "normed2"
+    assert attntrace.trace("neox-block", sets=["w_norm2=null", "b_norm2=null"])["up"].operands[0].name == "normed1"
 
 
 # ------------------------------------------------------------------ keys
@@ -374,7 +486,7 @@ def data(name):
 
 
 def test_all_examples_are_here():
-    assert set(NAMES) >= SEEDED | MADE
+    assert set(NAMES) == SEEDED | MADE | VARIANTS
 
 
 @pytest.mark.parametrize("name", NAMES)

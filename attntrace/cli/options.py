@@ -33,10 +33,17 @@ class AnswerFormat(str, Enum):
     json = "json"
 
 
-STEPS = (  # of any trace, for shell completion: asking a trace would import NumPy
-    *("x", "x_kv", "w_q", "w_k", "w_v", "w_qkv", "b_q", "b_k", "b_v", "b_qkv", "w_o", "b_o", "q", "k", "v"),
-    *("q_merged", "k_merged", "v_merged", "k_shared", "v_shared", "scores", "scaled", "mask", "masked", "weights"),
-    *("keep", "dropped", "context", "concat", "output"),
+STEPS = (  # of any trace, for shell completion: asking a trace would import NumPy. Those of tiles end in their numbers
+    *("x", "x_kv", "w_q", "w_k", "w_v", "w_qkv", "b_q", "b_k", "b_v", "b_qkv", "w_o", "b_o", "sinks"),
+    *("w_norm1", "b_norm1", "w_norm2", "b_norm2", "w_gate", "b_gate", "w_up", "b_up", "w_down", "b_down"),
+    *("normed1", "normed1_rows", "x_rows", "q_given", "q", "k", "v", "q_merged", "k_merged", "v_merged"),
+    *("q_norm_weight", "q_norm", "k_norm_weight", "k_norm", "frequencies", "positions", "angles", "cos_table", "sin_table"),
+    *("cos", "sin", "key_positions", "key_angles", "key_cos", "key_sin", "q_rot", "k_rot"),
+    *("k_blocks", "v_blocks", "table", "k_past", "v_past", "k_all", "v_all", "k_shared", "v_shared"),
+    *("scores", "scaled", "capped", "slopes", "distance", "alibi", "biased", "mask", "masked", "weights", "sink_weights"),
+    *("max", "exp", "sum", "acc", "tile_max", "tile_sum", "tile_acc", "part_max", "part_sum", "part_acc"),
+    *("rescale", "rescale_part", "total", "keep", "dropped", "context", "concat", "output"),
+    *("residual", "residual2", "normed2", "up", "gate", "activated", "gated", "mlp", "block_output"),
 )
 
 

@@ -128,6 +128,7 @@ def rotate(t: Trace, p: Problem, q: Step, k: Step) -> tuple[Step, Step]:
     rope = p.options.parts.get("rope")
     if not isinstance(rope, Rope):
         return q, k
+    t.labels["pair"] = pairs_of(rope.pairs, rope.turned(p))
     table = looked_up(t, p, rope) if rope.cos else computed(t, p, rope)
     cos, sin = table(where(t, p, rope, "", "query", "p"))
     alike = not rope.key_positions and p.queries == p.sizes[p.new_key] == len(p.rows)
@@ -192,11 +193,15 @@ def said(scaling: Linear | Llama3 | None) -> str:
     return f" / {scaling.factor:g}" if isinstance(scaling, Linear) else f", Llama 3 scaling by {scaling.factor:g}"
 
 
-def paired(pairs: str, dims: int, d: int) -> str:
-    """`pairs (0, 2) (1, 3), 4 to 7 stay`: which entries turn together, in words for a formula."""
+def pairs_of(pairs: str, dims: int) -> list[str]:
+    """`(0, 2)`, `(1, 3)`: which entries turn together."""
     half = dims // 2
-    each = [(2 * i, 2 * i + 1) if pairs == "interleaved" else (i, i + half) for i in range(half)]
-    shown = each if half <= 4 else [*each[:2], None, each[-1]]
-    words = " ".join("…" if pair is None else f"({pair[0]}, {pair[1]})" for pair in shown)
+    return [f"({2 * i}, {2 * i + 1})" if pairs == "interleaved" else f"({i}, {i + half})" for i in range(half)]
+
+
+def paired(pairs: str, dims: int, d: int) -> str:
+    """`pairs (0, 2) (1, 3), 4 to 7 stay`, for a formula."""
+    each = pairs_of(pairs, dims)
+    shown = each if len(each) <= 4 else [*each[:2], "…", each[-1]]
     rest = "" if dims == d else f", {dims} stays" if dims == d - 1 else f", {dims} to {d - 1} stay"
-    return f"pairs {words}{rest}"
+    return f"pairs {' '.join(shown)}{rest}"
