@@ -6,6 +6,8 @@
     for step in t:
         print(step.name, step.formula, step.shape)
     t["weights"].values                        # a NumPy array; computed when it is first read
+    attntrace.verify("toy").agrees             # whether PyTorch gives the same
+    attntrace.decode("kv-cache").agrees        # token by token, whether that equals the causal pass
     attntrace.notes(t)                         # what a careful reader should know
 
 Everything is imported when it is first used.
@@ -17,7 +19,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from attntrace.api import load, trace, verify
+    from attntrace.api import decode, load, trace, verify
     from attntrace.errors import AttnTraceError
     from attntrace.problem import Problem
     from attntrace.remarks import notes
@@ -29,12 +31,13 @@ HOME = {
     "Problem": "attntrace.problem",
     "Step": "attntrace.tape",
     "Trace": "attntrace.tape",
+    "decode": "attntrace.api",
     "load": "attntrace.api",
     "notes": "attntrace.remarks",
     "trace": "attntrace.api",
     "verify": "attntrace.api",
 }
-__all__ = ["AttnTraceError", "Note", "Problem", "Step", "Trace", "load", "notes", "trace", "verify"]
+__all__ = ["AttnTraceError", "Note", "Problem", "Step", "Trace", "decode", "load", "notes", "trace", "verify"]
 
 
 def __getattr__(name: str) -> Any:

@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, Literal, overload
 
 from attntrace import layer
 from attntrace.config.draft import Request
 from attntrace.config.load import load as load_request
+from attntrace.decoding import Decoding
+from attntrace.decoding import decode as decode_problem
 from attntrace.errors import AttnTraceError
 from attntrace.problem import Problem
+from attntrace.reference import KNOWN
 from attntrace.tape import Trace
-from attntrace.verification import Report
+from attntrace.verification import Report, Reports, verify_all
 from attntrace.verification import verify as verify_trace
 
 Config = str | os.PathLike[str] | Mapping[str, Any] | None
@@ -43,15 +46,35 @@ def trace(problem: Problem | Config = None, **options: Any) -> Trace:
     return layer.trace(posed(problem, options))
 
 
-def verify(problem: Problem | Config = None, against: str = "torch", **options: Any) -> Report:
+Name = Literal["torch", "onnx", "jax"]
+
+
+@overload
+def verify(problem: Problem | Config = None, against: Name = "torch", **options: Any) -> Report: ...
+
+
+@overload
+def verify(problem: Problem | Config = None, against: str = "torch", **options: Any) -> Report | Reports: ...
+
+
+def verify(problem: Problem | Config = None, against: str = "torch", **options: Any) -> Report | Reports:
     """Hold every step against an independent implementation; `report.agrees` is the answer, `report.rows` the evidence.
 
+    `against` is "torch", "onnx" or "jax"; several of them, "torch,onnx", or "all" give a report of each, in `reports`.
     Raises AttnTraceError as `load` does, when the trace does not fit in memory, and when the implementation is missing.
     """
     problem = posed(problem, options)
     tape = layer.trace(problem)
     tape.fits()
-    return verify_trace(problem, tape, against)
+    return verify_trace(problem, tape, against) if against in KNOWN else verify_all(problem, tape, against)
+
+
+def decode(problem: Problem | Config = None, block_size: int | None = None, **options: Any) -> Decoding:
+    """Go token by token with a growing cache; `decoding.play()` computes, `decoding.agrees` says whether it equals the pass.
+
+    With `block_size` the cache is paged. Raises AttnTraceError as `load` does, and for a layer that cannot be decoded.
+    """
+    return decode_problem(posed(problem, options), block_size)
 
 
 def posed(problem: Problem | Config, options: Mapping[str, Any]) -> Problem:

@@ -11,7 +11,8 @@ from attntrace.errors import AttnTraceError
 
 Index = tuple[Any, ...]  # of int, slice and Ellipsis
 
-CELL = re.compile(r"\s*([A-Za-z_]\w*)\s*((?:\[[^\[\]]*\]\s*)*)", re.ASCII)
+CELL = re.compile(r"\s*([A-Za-z_]\w*)\s*(\[.*)?", re.ASCII | re.DOTALL)
+INDEX = re.compile(r"(?:\[[^\[\]]*\]\s*)*", re.ASCII)
 NUMBER = re.compile(r"[+-]?\d{1,30}", re.ASCII)  # more digits are no position, and Python reads at most some thousands
 SHOWN = 40  # characters of the text that a message quotes
 
@@ -72,12 +73,31 @@ def word(item: Any) -> str:
 
 def parse(text: str) -> Cell:
     """`weights`, `weights[0]`, `weights[0, 1]`, `weights[0][1]`, `x[:, 3:]`, `q[..., -1]`."""
-    match = CELL.fullmatch(text)
+    match = CELL.fullmatch(text.rstrip())
     if not match:
-        raise AttnTraceError(f"{clipped(text)}: expected a name with an index, such as weights, weights[0,1] or x[:,3:]")
-    groups = re.findall(r"\[([^\[\]]*)\]", match[2])
-    items = [item for group in groups for item in group.removesuffix(",").split(",")]
-    return Cell(match[1], tuple(parse_item(item.strip(), text) for item in items))
+        raise expected(text)
+    return Cell(match[1], parse_index(match[2] or "", text))
+
+
+def parse_index(brackets: str, text: str) -> Index:
+    """What stands in the brackets behind a name; `text` is quoted when it is no index."""
+    if not INDEX.fullmatch(brackets):
+        if re.match(r"\[[^\]]*\[", brackets):
+            raise AttnTraceError(f"{clipped(text)}: takes numbers and slices, such as 0, -1 or 1:3, and no lists of positions")
+        raise expected(text)
+    *first, last = [parse_group(group, text) for group in re.findall(r"\[([^\[\]]*)\]", brackets)] or [()]
+    for item in (item for group in first for item in group if not isinstance(item, int)):
+        # NumPy takes the next brackets of what the slice gives, which begins at the first axis again
+        raise AttnTraceError(f"{clipped(text)}: after {word(item)} all axes go in the same brackets, such as x[:, 0]")
+    return (*(item for group in first for item in group), *last)
+
+
+def parse_group(group: str, text: str) -> Index:
+    return tuple(parse_item(item.strip(), text) for item in group.rstrip().removesuffix(",").split(","))
+
+
+def expected(text: str) -> AttnTraceError:
+    return AttnTraceError(f"{clipped(text)}: expected a name with an index, such as weights, weights[0,1] or x[:,3:]")
 
 
 def parse_item(item: str, text: str) -> Any:

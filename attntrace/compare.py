@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from attntrace.dtypes import DType, epsilon, largest, smallest, working
-from attntrace.tape import Array, Step
+from attntrace.tape import Array, Step, lineage
 
 SLACK = 4  # roundings that any implementation may have on top of its sums: exp, a quotient, a product by the scale
 
@@ -115,14 +115,11 @@ def accumulated(step: Step, start: Mapping[str, Array]) -> Array:
     own roundings.
     """
     errors: dict[str, Array] = dict(start)
-
-    def error(s: Step) -> Array:
-        if s.name not in errors:
-            own, far = tolerance(s), largest(working(s.dtype))
-            errors[s.name] = own if s.operation is None else np.minimum(spread(s, [error(o) for o in s.operands]) + own, far)
-        return errors[s.name]
-
-    return error(step)
+    for s in lineage(step, lambda s: s.name in errors):
+        own, far = tolerance(s), largest(working(s.dtype))
+        moved = None if s.operation is None else spread(s, [errors[o.name] for o in s.operands])
+        errors[s.name] = own if moved is None else np.minimum(moved + own, far)
+    return errors[step.name]
 
 
 def spread(step: Step, errors: list[Array]) -> Array:

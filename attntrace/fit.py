@@ -35,7 +35,7 @@ def _pose(sources: Mapping[str, Source], options: Options, broken: frozenset[str
     shapes = {name: s.shape for name, s in sources.items() if name in INPUTS}
     there = dict.fromkeys(name for name in INPUTS if name in shapes or name in broken)
     faults, ledger = [*_missing(there), *_heads(options, broken), *_layouts(options, there)], Ledger()
-    problem = Problem(dict(sources), options, {}, ledger.sizes)
+    problem = Problem(dict(sources), options, {}, ledger.sizes, unsure=broken)
     if any(f.path[:1] == (n,) for n in ("q", "k", "v", "x") for f in faults) or not {"x", "q"} & there.keys():
         return problem, faults  # not even the kind of the layer is certain
     if broken & {"heads", "kv_heads"} or any(f.path == ("kv_heads",) for f in faults):
@@ -51,13 +51,14 @@ def _pose(sources: Mapping[str, Source], options: Options, broken: frozenset[str
 
 def _parts(p: Problem, ledger: Ledger, shapes: Shapes) -> None:
     """Enter the inputs of the layer's further parts; then it is known how many keys there are."""
+    if not ledger.sure("d_k", "d_v", p.new_key) or ledger.loose:
+        return
+    if not p.headed:
+        ledger.set("one", 1, "there are no heads")
     if "sinks" in shapes:
         p.axes["sinks"] = ledger.enter("sinks", shapes["sinks"], (p.per_head,))
-        if p.per_head == "one" and shapes["sinks"] != (1,) and len(shapes["sinks"]) == 1:
-            ledger.fault(f"sinks: expected 1 number (there are no heads), found {shapes['sinks'][0]}", "sinks")
-    if ledger.sure("d_k", "d_v", p.new_key) and not ledger.loose:
-        for part in p.options.parts.values():
-            p.axes |= part.enter(ledger, p)
+    for part in p.options.parts.values():
+        p.axes |= part.enter(ledger, p)
 
 
 def _asked(p: Problem, ledger: Ledger) -> Iterable[Fault]:
@@ -65,7 +66,7 @@ def _asked(p: Problem, ledger: Ledger) -> Iterable[Fault]:
     if p.options.queries is not None and ledger.sure("query"):
         total = p.queries
         if not len(range(total)[p.options.queries]):
-            yield Fault(f"--queries: selects nothing from {amount(total, 'queries')}", ("queries",))
+            yield Fault(f"--queries: selects nothing from {amount(total, 'queries')}, numbered from 0")
         elif "query" in p.sizes:
             ledger.sizes["query"] = len(range(total)[p.options.queries])
 
@@ -80,7 +81,7 @@ def _blockless(o: Options, shapes: Shapes) -> Iterable[Fault]:
 def _checks(p: Problem, ledger: Ledger) -> Iterable[Fault]:
     """What masks and parts have against the lengths, unless those are in doubt themselves."""
     sure = ledger.sure("query", "key") and not ledger.loose and not ledger.disputed & {"batch", "head"}
-    parts = p.options.parts.values() if not ledger.faults else ()
+    parts = p.options.parts.values() if not ledger.faults and ledger.sure("d_k", "d_v") else ()
     for each in (*p.options.masks, *parts) if sure else ():
         for fault in each.check(p):
             yield Clash(fault.message, fault.path, others=(*ledger.makers["query"], *ledger.makers["key"]))
@@ -91,7 +92,7 @@ def _missing(shapes: Mapping[str, Any]) -> list[Fault]:
     direct = [name for name in "qkv" if name in shapes]
     if direct:
         lacking = [name for name in "qkv" if name not in shapes]
-        unused = [name for name in shapes if name not in (*direct, "w_o", "b_o", "sinks")]
+        unused = [name for name in shapes if name not in (*direct, "w_o", "b_o", "sinks", *BLOCK_INPUTS)]
         return [
             *(Fault(f"{name}: missing: q, k and v are given directly all three, or made from x", (name,)) for name in lacking),
             *(Fault(f"{name}: not used when q, k and v are given directly; leave it out", (name,)) for name in unused),

@@ -34,7 +34,8 @@ class Ledger:
     def enter(self, name: str, shape: Sequence[int], axes: Sequence[str]) -> tuple[str, ...]:
         """Hold the shape of an input against what is known of its axes; returns its axes."""
         if len(shape) != len(axes):
-            self.fault(f"{name}: expected {_count(len(axes), 'axis', 'axes')} ({', '.join(axes)}), found {len(shape)}", name)
+            names = ", ".join(NAMES.get(axis, axis) for axis in axes)
+            self.fault(f"{name}: expected {_count(len(axes), 'axis', 'axes')} ({names}), found {len(shape)}", name)
             self.disputed.update(axes)
             return tuple(axes)
         for position, (axis, size) in enumerate(zip(axes, shape, strict=True)):
@@ -83,6 +84,10 @@ WORDS = {
     "token_position": "positions",
     "key_position": "positions",
 }
+
+
+# Axes whose name in a trace says more than a sentence needs.
+NAMES = {"one": "head", "token_position": "token", "key_position": "token", "table": "position", "past_key": "past"}
 
 
 def _word(axes: Sequence[str], position: int) -> str:

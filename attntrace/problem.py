@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, Protocol
@@ -45,6 +45,7 @@ INPUTS = {  # every input and the symbol it has in the formulas, in the order in
 }
 
 
+LABELLED = 1 << 20  # tokens that have labels
 COUNTS = ("rope.positions", "rope.key_positions", "cache.table")  # too fine for half precision
 
 
@@ -159,6 +160,7 @@ class Problem:
     config: Mapping[str, Any] = field(default_factory=dict)
     remarks: list[Note] = field(default_factory=list)
     changes: list[str] = field(default_factory=list)  # the options that changed the config, as they were typed
+    unsure: Collection[str] = frozenset()  # keys that are there, but of which nothing is known while faults are collected
 
     @cached_property
     def arrays(self) -> dict[str, Array]:
@@ -236,6 +238,10 @@ class Problem:
         """Whether queries, keys and values are made from x, and not given directly."""
         return "x" in self.sources
 
+    def has(self, name: str) -> bool:
+        """Whether there is an input of that name, be it a faulty one."""
+        return name in self.sources or name in self.unsure
+
     @property
     def merges(self) -> bool:
         """Whether something comes after the average of the values: heads to put side by side, or an output projection."""
@@ -271,7 +277,12 @@ def fused_columns(layout: str, heads: int, groups: int, d: int) -> tuple[tuple[i
 
 
 def labels(p: Problem) -> dict[str, tuple[str, ...]]:
-    """The labels of the entries along each axis that has some; where there are none, t0, t1, … are right."""
+    """The labels of the entries along each axis that has some; where there are none, t0, t1, … are right.
+
+    Of very many tokens nobody reads the labels, which would fill the memory before anything is checked.
+    """
+    if max(p.queries, p.sizes["key"]) > LABELLED:
+        return {}
     tokens, keys = p.options.tokens or numbers(p), p.options.kv_tokens
     past, new = p.sizes.get("past_key", 0), p.sizes[p.new_key]
     if keys is None and tokens is not None and not p.cross and len(tokens) == new:

@@ -5,17 +5,21 @@ Looks read no more than a step and its operands, so they work while the tape is 
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 
 import numpy as np
 
-from attntrace.dtypes import largest, working
-from attntrace.ops import Dropout
+from attntrace.dtypes import epsilon, largest, working
+from attntrace.ops import AddSink, Dropout, Quotient
 from attntrace.tape import Array, Note, Step, Trace
 
 SATURATED = 0.9999  # a row with a weight above it has next to no gradient left
 MANY = 4  # places named in one note
-MASKED = ("mask", "masked")  # steps in which −∞ is what it should be
+MASKED = ("mask", "masked", "max", "tile_max", "part_max")  # steps in which −∞ is what it should be
+COARSE = 1e-3  # radians between neighbouring angles, from which a rotation is no longer what it is meant to be
+ALIKE = ("mask-added-01", "mask-finite-fill", "dropout-sums")  # said of one tile, they are said of all
+TILE = re.compile(r"(_\d+)+")  # what ends the names of a tile's steps
 KINDS = (("nan", "NaN"), ("overflow", "infinity"))  # code of a note, and what it is about
 
 
@@ -25,22 +29,29 @@ def notes(trace: Trace) -> list[Note]:
 
 
 def about(found: Iterable[Note], names: Collection[str] | None) -> list[Note]:
-    """The notes about the steps in `names` (about all, when None), each cause of NaN and infinities told once."""
-    result, causes = [], set()
+    """The notes about the steps in `names` (about all, when None). A cause of NaN and infinities is told once, and so is
+    what all tiles have alike."""
+    result, told = [], set()
     for note in found:
         wanted = names is None or note.step is None or note.step in names or note.cause
-        if wanted and note.cause not in causes:
+        once = note.cause or (note.code if note.code in ALIKE else "")
+        if wanted and once not in told:
             result.append(note)
-            causes |= {note.cause} - {""}
+            told |= {once} - {""}
     return result
 
 
 def look_at(step: Step) -> Iterator[Note]:
     """The notes about one computed step."""
-    looks = (given_not_finite if step.given else became_infinite, *LOOKS.get(step.name, ()))
+    looks = (given_not_finite if step.given else became_infinite, *LOOKS.get(base(step), ()))
     with np.errstate(all="ignore"):  # bfloat16 warns when NaN is compared
         found = [note for look in looks for note in look(step)]
     yield from found
+
+
+def base(step: Step) -> str:
+    """The name of a step without the tile that it is about: masked_0_1 is one of those called masked."""
+    return TILE.sub("", step.name)
 
 
 def bounds(values: Array) -> tuple[float, float]:
@@ -52,14 +63,18 @@ def bounds(values: Array) -> tuple[float, float]:
 def calm(step: Step) -> bool:
     """Whether there is nothing but finite numbers, and the −∞ that masks are made of."""
     low, high = bounds(step.values)
-    return bool(np.isfinite(high) and (np.isfinite(low) or (step.name in MASKED and not np.isnan(low))))
+    if np.isfinite(low) and np.isfinite(high):
+        return True
+    return not np.isnan(low) and not any(strange(step, what).any() for _, what in KINDS)
 
 
 def strange(step: Step, what: str) -> Array:
-    """Where there is NaN, or an infinity that no mask put there."""
+    """Where there is NaN, or an infinity that no mask put there: a sink's share of a row without keys, exp(z + ∞), is one."""
     if what == "NaN":
         return np.isnan(step.values)
-    return np.isposinf(step.values) if step.name in MASKED else np.isinf(step.values)
+    if isinstance(step.operation, AddSink):
+        return np.isinf(step.values) & ~np.isneginf(step.operands[1].values)
+    return np.isposinf(step.values) if base(step) in MASKED else np.isinf(step.values)
 
 
 def places(mask: Array) -> list[tuple[int, ...]]:
@@ -114,17 +129,33 @@ def reason(step: Step, what: str, cause: str) -> str:
 
 
 def rows_without_keys(step: Step) -> Iterator[Note]:
-    """Queries that may attend to nothing."""
-    scores = step.operands[0].values
-    empty = np.isneginf(scores.max(axis=-1))
-    if empty.any():
-        zeros = not np.isnan(step.values[places(empty)[0]]).any()
-        shown = "zeros, as torch's scaled_dot_product_attention and ONNX give" if zeros else "NaN, as plain softmax gives"
-        yield Note(
-            "masked-row",
-            step.name,
-            f"{listing(step.name, empty)}: a query that may attend to nothing has every score −∞; its weights are {shown}",
-        )
+    """Queries that may attend to nothing: every score of theirs is −∞."""
+    empty = np.isneginf(step.operands[0].values.max(axis=-1))
+    yield from masked_rows(step, empty, "its weights are", sink=len(step.operands) > 1)
+
+
+def tiles_without_keys(step: Step) -> Iterator[Note]:
+    """The same of a tile of queries, after all its keys: nothing was summed, or nothing but the sink."""
+    if isinstance(step.operation, Quotient) and not isinstance(step.operands[1].operation, AddSink):
+        yield from masked_rows(step, step.operands[1].values == 0, "its context is", sink=False)
+
+
+def sinks_alone(step: Step) -> Iterator[Note]:
+    """Rows of a tile whose largest score is −∞: only the sink is left."""
+    yield from masked_rows(step, np.isneginf(step.operands[1].values), "its context is", sink=True)
+
+
+def masked_rows(step: Step, empty: Array, what: str, sink: bool) -> Iterator[Note]:
+    if not empty.any():
+        return
+    if sink:
+        shown = "zeros, since the sink takes everything"
+    elif np.isnan(step.values[places(empty)[0]]).any():
+        shown = "NaN, as plain softmax gives"
+    else:
+        shown = "zeros, as torch's scaled_dot_product_attention and ONNX give"
+    message = f"{listing(step.name, empty)}: a query that may attend to nothing has every score −∞; {what} {shown}"
+    yield Note("masked-row", step.name, message)
 
 
 def ties(step: Step) -> Iterator[Note]:
@@ -153,6 +184,31 @@ def saturated(step: Step) -> Iterator[Note]:
             step.name,
             f"{listing(step.name, full)}: one key takes more than {SATURATED:.2%} of the weight; softmax is saturated there, "
             "and next to no gradient passes",
+        )
+
+
+def sunk(step: Step) -> Iterator[Note]:
+    """Rows of which a sink leaves next to nothing to the keys, though there are some."""
+    share = step.values.astype(working(step.dtype), copy=False)
+    full = (share > SATURATED) & ~np.isneginf(step.operands[0].values.max(axis=-1))
+    if full.any():
+        yield Note(
+            "sunk",
+            step.name,
+            f"{listing(step.name, full)}: the sink takes more than {SATURATED:.2%} of the weight; next to nothing is left to "
+            "the keys",
+        )
+
+
+def coarse_angles(step: Step) -> Iterator[Note]:
+    """Positions so far out that neighbouring angles cannot be told apart in this dtype."""
+    far = max(map(abs, bounds(step.values)))
+    if np.isfinite(far) and (apart := far * epsilon(step.dtype)) > COARSE:
+        yield Note(
+            "rope-precision",
+            step.name,
+            f"angles reach {far:.6g} radians, where {step.dtype.name} is no finer than about {apart:.1g}: the fastest pairs "
+            "turn by angles that are rounded so far",
         )
 
 
@@ -191,6 +247,11 @@ def odd_mask(step: Step) -> Iterator[Note]:
 Look = Callable[[Step], Iterator[Note]]
 LOOKS: dict[str, tuple[Look, ...]] = {
     "weights": (rows_without_keys, ties, saturated),
+    "sink_weights": (sunk,),
+    "context": (tiles_without_keys,),
+    "total": (sinks_alone,),
     "dropped": (dropped_sums,),
+    "angles": (coarse_angles,),
+    "key_angles": (coarse_angles,),
     "mask": (odd_mask,),
 }

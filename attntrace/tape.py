@@ -51,7 +51,9 @@ class Step:
         """The numbers, computed when first read (and again, if the trace has let go of them since). Steps share memory
         with the inputs and with one another: copy before you write."""
         if self._values is None:
-            self._values = self._compute()
+            for step in lineage(self, lambda s: s.computed):
+                step._values = step._compute()
+        assert self._values is not None
         return self._values
 
     def _compute(self) -> Array:
@@ -99,6 +101,22 @@ class Step:
         return row_argmax(self.values)
 
 
+def lineage(step: Step, done: Callable[[Step], bool]) -> list[Step]:
+    """A step and what it is computed from, operands first, without those that are `done` and what only they come from.
+
+    No recursion: a tape of many tiles is deeper than Python's stack.
+    """
+    order: dict[str, Step] = {}
+    todo = [(step, False)]
+    while todo:
+        s, visited = todo.pop()
+        if visited:
+            order[s.name] = s
+        elif s.name not in order and not done(s):
+            todo += [(s, True), *((o, False) for o in reversed(s.operands))]
+    return list(order.values())
+
+
 def row_sums(values: Array) -> Array:
     with np.errstate(all="ignore"):
         return np.asarray(values.sum(axis=-1, dtype=np.float64))
@@ -106,6 +124,9 @@ def row_sums(values: Array) -> Array:
 
 def row_argmax(values: Array) -> Array:
     return np.asarray(values.astype(working(values.dtype), copy=False).argmax(axis=-1))
+
+
+NAMED = 1 << 20  # entries of an axis that get names of their own
 
 
 class Trace:
@@ -165,7 +186,8 @@ class Trace:
         assert self.sizes.get(name, len(rows)) == len(rows), f"axis {name} has two lengths"
         self.sizes[name] = len(rows)
         labels = self.labels.get(of)
-        self.labels[name] = [labels[i] for i in rows] if labels else [f"t{i}" for i in rows]
+        if labels or len(rows) <= NAMED:
+            self.labels[name] = [labels[i] for i in rows] if labels else [f"t{i}" for i in rows]
         return name
 
     def _record(self, step: Step) -> Step:

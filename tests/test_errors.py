@@ -32,6 +32,19 @@ w_k: {draw: normal, shape: [4, 4]}
 w_v: {draw: normal, shape: [4, 4]}
 """
 Q = "q: [[1, 0], [0, 1]]\nk: [[1, 0], [0, 1], [1, 1]]\nv: [[1], [2], [3]]\n"
+# And some for further parts: an odd d_k, two heads, grouped heads, many tokens, values wider than x.
+D3 = D.replace("[4, 4]", "[4, 3]")
+H = D + "heads: 2\n"
+G = """seed: 1
+heads: 4
+kv_heads: 2
+x: {draw: normal, shape: [2, 3, 4]}
+w_q: {draw: normal, shape: [4, 8]}
+w_k: {draw: normal, shape: [4, 4]}
+w_v: {draw: normal, shape: [4, 4]}
+"""
+LONG = D.replace("[2, 3, 4]", "[200, 4]")
+WIDE = T.replace("w_v: [[2, 0], [0, 3]]", "w_v: [[2, 0, 1], [0, 3, 1]]")
 RUN = ("run", "c.yaml")
 
 
@@ -1692,9 +1705,9 @@ error: xxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxx: there is no
     ),
     "a NUL in a name": (
         None,
-        ("run", "a\x00b"),
+        ("run", "7\x00z"),
         r"""
-error: a\x00b: there is no such file, and no bundled example of that name (attntrace examples lists them)
+error: 7\x00z: there is no such file, and no bundled example of that name (attntrace examples lists them)
 """,
     ),
     "cell, empty": (
@@ -1964,6 +1977,1359 @@ error: c.yaml:5:14: mask.keep: expected 0 or 1 (or false or true), found 2; to a
     |              ^
 """,
     ),
+    "rope, without pairs": (
+        T + "rope: {}\n",
+        RUN,
+        r"""
+error: c.yaml:5:7: rope: pairs is missing: say pairs: half, or pairs: interleaved
+  5 | rope: {}
+    |       ^
+""",
+    ),
+    "rope, a word": (
+        T + "rope: half\n",
+        RUN,
+        r"""
+error: c.yaml:5:7: rope: expected a mapping such as {pairs: half}, found 'half'
+  5 | rope: half
+    |       ^
+""",
+    ),
+    "rope, a list": (
+        T + "rope: [half]\n",
+        RUN,
+        r"""
+error: c.yaml:5:7: rope: expected a mapping such as {pairs: half}, found a list of 1
+  5 | rope: [half]
+    |       ^
+""",
+    ),
+    "rope, true": (
+        T + "rope: true\n",
+        RUN,
+        r"""
+error: c.yaml:5:7: rope: expected a mapping such as {pairs: half}, found true
+  5 | rope: true
+    |       ^
+""",
+    ),
+    "rope, an unknown kind of pairs": (
+        T + "rope: {pairs: halves}\n",
+        RUN,
+        r"""
+error: c.yaml:5:15: rope.pairs: expected interleaved or half, found 'halves'; did you mean "half"?
+  5 | rope: {pairs: halves}
+    |               ^
+""",
+    ),
+    "rope, an unknown key": (
+        T + "rope: {pairs: half, position: [0, 1, 2]}\n",
+        RUN,
+        r"""
+error: c.yaml:5:21: rope: unknown key 'position'; did you mean "positions"?
+  5 | rope: {pairs: half, position: [0, 1, 2]}
+    |                     ^
+""",
+    ),
+    "rope, more dims than there are": (
+        T + "rope: {pairs: half, dims: 4}\n",
+        RUN,
+        r"""
+error: c.yaml:5:27: rope.dims: expected at most 2 (d_k), found 4
+  5 | rope: {pairs: half, dims: 4}
+    |                           ^
+""",
+    ),
+    "rope, odd dims": (
+        D + "heads: 1\nrope: {pairs: half, dims: 3}\n",
+        RUN,
+        r"""
+error: c.yaml:7:27: rope.dims: expected an even number, since entries turn in pairs, found 3
+  7 | rope: {pairs: half, dims: 3}
+    |                           ^
+""",
+    ),
+    "rope, an odd d_k": (
+        D3 + "rope: {pairs: interleaved}\n",
+        RUN,
+        r"""
+error: c.yaml:6:7: rope: entries turn in pairs, and d_k is 3; say dims: 2
+  6 | rope: {pairs: interleaved}
+    |       ^
+""",
+    ),
+    "rope, dims of another kind": (
+        T + "rope: {pairs: half, dims: 1.5}\n",
+        RUN,
+        r"""
+error: c.yaml:5:27: rope.dims: expected a whole number, found 1.5
+  5 | rope: {pairs: half, dims: 1.5}
+    |                           ^
+""",
+    ),
+    "rope, no dims": (
+        T + "rope: {pairs: half, dims: 0}\n",
+        RUN,
+        r"""
+error: c.yaml:5:27: rope.dims: expected at least 1, found 0
+  5 | rope: {pairs: half, dims: 0}
+    |                           ^
+""",
+    ),
+    "rope, base 0": (
+        T + "rope: {pairs: half, base: 0}\n",
+        RUN,
+        r"""
+error: c.yaml:5:27: rope.base: expected more than 0, found 0
+  5 | rope: {pairs: half, base: 0}
+    |                           ^
+""",
+    ),
+    "rope, base of text": (
+        T + "rope: {pairs: half, base: ten thousand}\n",
+        RUN,
+        r"""
+error: c.yaml:5:27: rope.base: expected a number, found 'ten thousand'
+  5 | rope: {pairs: half, base: ten thousand}
+    |                           ^
+""",
+    ),
+    "rope, base NaN": (
+        T + "rope: {pairs: half, base: .nan}\n",
+        RUN,
+        r"""
+error: c.yaml:5:27: rope.base: expected a finite number, found .nan
+  5 | rope: {pairs: half, base: .nan}
+    |                           ^
+""",
+    ),
+    "rope, positions of another length": (
+        T + "rope: {pairs: half, positions: [0, 1]}\n",
+        RUN,
+        r"""
+error: c.yaml:5:32: rope.positions: expected 3 positions (one for each of the queries), found 2
+  5 | rope: {pairs: half, positions: [0, 1]}
+    |                                ^
+""",
+    ),
+    "rope, positions in a batch that is not there": (
+        T + "rope: {pairs: half, positions: [[0, 1, 2]]}\n",
+        RUN,
+        r"""
+error: c.yaml:5:32: rope.positions: expected 1 axis (token), found 2
+  5 | rope: {pairs: half, positions: [[0, 1, 2]]}
+    |                                ^
+""",
+    ),
+    "rope, positions of another batch": (
+        D + "rope: {pairs: half, positions: [[0, 1, 2]]}\n",
+        RUN,
+        r"""
+error: c.yaml:6:32: rope.positions: expected 2 batch items (the batch items of x), found 1
+  6 | rope: {pairs: half, positions: [[0, 1, 2]]}
+    |                                ^
+""",
+    ),
+    "rope, a single position": (
+        T + "rope: {pairs: half, positions: 3}\n",
+        RUN,
+        r"""
+error: c.yaml:5:32: rope.positions: expected numbers in lists, {file: …} or {draw: …}, found 3
+  5 | rope: {pairs: half, positions: 3}
+    |                                ^
+""",
+    ),
+    "rope, null positions": (
+        T + "rope: {pairs: half, positions: null}\n",
+        RUN,
+        r"""
+error: c.yaml:5:32: rope.positions: expected numbers in lists, {file: …} or {draw: …}, found nothing
+  5 | rope: {pairs: half, positions: null}
+    |                                ^
+""",
+    ),
+    "rope, positions of text": (
+        T + "rope: {pairs: half, positions: [0, one, 2]}\n",
+        RUN,
+        r"""
+error: c.yaml:5:36: rope.positions[1]: expected a number, found 'one'
+  5 | rope: {pairs: half, positions: [0, one, 2]}
+    |                                    ^
+""",
+    ),
+    "rope, positions drawn": (
+        T + "rope: {pairs: half, positions: {draw: integers, high: 9, shape: [3], seed: 1}}\n",
+        RUN,
+        r"""
+error: c.yaml:5:32: rope.positions: expected numbers in lists or {file: …}, found a draw
+  5 | rope: {pairs: half, positions: {draw: integers, high: 9, shape: [3], seed: 1…
+    |                                ^
+""",
+    ),
+    "rope, positions and offset": (
+        T + "rope: {pairs: half, offset: 3, positions: [0, 1, 2]}\n",
+        RUN,
+        r"""
+error: c.yaml:5:29: rope.offset: positions say already where the tokens stand; leave one of them out
+  5 | rope: {pairs: half, offset: 3, positions: [0, 1, 2]}
+    |                             ^
+""",
+    ),
+    "rope, key positions of another length": (
+        T + "rope: {pairs: half, key_positions: [0, 1]}\n",
+        RUN,
+        r"""
+error: c.yaml:5:36: rope.key_positions: expected 3 positions (one for each of the keys), found 2
+  5 | rope: {pairs: half, key_positions: [0, 1]}
+    |                                    ^
+""",
+    ),
+    "rope, unequal lengths": (
+        Q + "rope: {pairs: half}\n",
+        RUN,
+        r"""
+error: c.yaml:4:7: rope: with 2 queries and 3 keys say where the queries stand: positions: [0, 1, …]
+  4 | rope: {pairs: half}
+    |       ^
+""",
+    ),
+    "rope, an offset that is no whole number": (
+        T + "rope: {pairs: half, offset: 1.5}\n",
+        RUN,
+        r"""
+error: c.yaml:5:29: rope.offset: expected a whole number, found 1.5
+  5 | rope: {pairs: half, offset: 1.5}
+    |                             ^
+""",
+    ),
+    "rope, a huge offset": (
+        T + "rope: {pairs: half, offset: 10000000000}\n",
+        RUN,
+        r"""
+error: c.yaml:5:29: rope.offset: expected less than 2147483648, found 10000000000
+  5 | rope: {pairs: half, offset: 10000000000}
+    |                             ^
+""",
+    ),
+    "rope, cos without sin": (
+        T + "rope: {pairs: half, cos: [[1], [0], [1]]}\n",
+        RUN,
+        r"""
+error: c.yaml:5:26: rope: cos is given and sin is not; give both tables, or neither
+  5 | rope: {pairs: half, cos: [[1], [0], [1]]}
+    |                          ^
+""",
+    ),
+    "rope, sin without cos": (
+        T + "rope: {pairs: half, sin: [[1], [0], [1]]}\n",
+        RUN,
+        r"""
+error: c.yaml:5:26: rope: sin is given and cos is not; give both tables, or neither
+  5 | rope: {pairs: half, sin: [[1], [0], [1]]}
+    |                          ^
+""",
+    ),
+    "rope, tables of unequal lengths": (
+        T + "rope: {pairs: half, cos: [[1], [0], [1]], sin: [[1], [0]]}\n",
+        RUN,
+        r"""
+error: c.yaml:5:48: rope.sin: expected 3 rows (the rows of rope.cos), found 2
+  5 | rope: {pairs: half, cos: [[1], [0], [1]], sin: [[1], [0]]}
+    |                                                ^
+""",
+    ),
+    "rope, tables of one axis": (
+        T + "rope: {pairs: half, cos: [1, 0, 1], sin: [0, 1, 0]}\n",
+        RUN,
+        r"""
+error: c.yaml:5:26: rope.cos: expected 2 axes (position, pair), found 1
+  5 | rope: {pairs: half, cos: [1, 0, 1], sin: [0, 1, 0]}
+    |                          ^
+error: c.yaml:5:42: rope.sin: expected 2 axes (position, pair), found 1
+  5 | rope: {pairs: half, cos: [1, 0, 1], sin: [0, 1, 0]}
+    |                                          ^
+""",
+    ),
+    "rope, tables too short": (
+        T + "rope: {pairs: half, cos: [[1], [0]], sin: [[0], [1]]}\n",
+        RUN,
+        r"""
+error: c.yaml:5:26: rope.cos: expected at least 3 rows (positions 0 to 2), found 2
+  5 | rope: {pairs: half, cos: [[1], [0]], sin: [[0], [1]]}
+    |                          ^
+""",
+    ),
+    "rope, tables too short after an offset": (
+        T + "rope: {pairs: half, offset: 7, cos: [[1], [0], [1]], sin: [[0], [1], [0]]}\n",
+        RUN,
+        r"""
+error: c.yaml:5:37: rope.cos: expected at least 10 rows (positions 0 to 9), found 3
+  5 | rope: {pairs: half, offset: 7, cos: [[1], [0], [1]], sin: [[0], [1], [0]]}
+    |                                     ^
+""",
+    ),
+    "rope, tables too short after a cache": (
+        D
+        + "rope: {pairs: half, cos: [[1, 1], [0, 1], [1, 0]], sin: [[0, 0], [1, 0], [0, 1]]}\ncache: {k: {draw: normal, shape: [2, 3, 4]}, v: {draw: normal, shape: [2, 3, 4]}}\n",
+        RUN,
+        r"""
+error: c.yaml:6:26: rope.cos: expected at least 6 rows (positions 0 to 5), found 3
+  6 | rope: {pairs: half, cos: [[1, 1], [0, 1], [1, 0]], sin: [[0, 0], [1, 0], [0,…
+    |                          ^
+""",
+    ),
+    "rope, an offset before the tables": (
+        T + "rope: {pairs: half, offset: -1, cos: [[1], [0], [1]], sin: [[0], [1], [0]]}\n",
+        RUN,
+        r"""
+error: c.yaml:5:29: rope.offset: expected at least 0, since the tables begin at position 0; found -1
+  5 | rope: {pairs: half, offset: -1, cos: [[1], [0], [1]], sin: [[0], [1], [0]]}
+    |                             ^
+""",
+    ),
+    "rope, tables too wide": (
+        T + "rope: {pairs: half, cos: [[1, 1], [0, 1], [1, 0]], sin: [[0, 0], [1, 0], [0, 1]]}\n",
+        RUN,
+        r"""
+error: c.yaml:5:26: rope.cos: expected at most 1 column (d_k is 2), one for each pair; found 2
+  5 | rope: {pairs: half, cos: [[1, 1], [0, 1], [1, 0]], sin: [[0, 0], [1, 0], [0,…
+    |                          ^
+""",
+    ),
+    "rope, tables that do not fit dims": (
+        D + "rope: {pairs: half, dims: 4, cos: [[1], [0], [1]], sin: [[0], [1], [0]]}\n",
+        RUN,
+        r"""
+error: c.yaml:6:35: rope.cos: expected 2 columns (dims: 4), one for each pair; found 1
+  6 | rope: {pairs: half, dims: 4, cos: [[1], [0], [1]], sin: [[0], [1], [0]]}
+    |                                   ^
+""",
+    ),
+    "rope, a position beyond the tables": (
+        T + "rope: {pairs: half, positions: [0, 1, 3], cos: [[1], [0], [1]], sin: [[0], [1], [0]]}\n",
+        RUN,
+        r"""
+error: c.yaml:5:39: rope.positions[2]: expected a row of the tables, 0 to 2, found 3
+  5 | rope: {pairs: half, positions: [0, 1, 3], cos: [[1], [0], [1]], sin: [[0], […
+    |                                       ^
+""",
+    ),
+    "rope, positions that are no rows of tables": (
+        T + "rope: {pairs: half, positions: [-1, 0.5, .nan], cos: [[1], [0], [1]], sin: [[0], [1], [0]]}\n",
+        RUN,
+        r"""
+error: c.yaml:5:33: rope.positions[0]: expected a row of the tables, 0 to 2, found -1
+  5 | rope: {pairs: half, positions: [-1, 0.5, .nan], cos: [[1], [0], [1]], sin: […
+    |                                 ^
+error: c.yaml:5:37: rope.positions[1]: expected a row of the tables, 0 to 2, found 0.5
+  5 | rope: {pairs: half, positions: [-1, 0.5, .nan], cos: [[1], [0], [1]], sin: […
+    |                                     ^
+error: c.yaml:5:42: rope.positions[2]: expected a row of the tables, 0 to 2, found nan
+  5 | …e: {pairs: half, positions: [-1, 0.5, .nan], cos: [[1], [0], [1]], sin: [[0]…
+    |                                        ^
+""",
+    ),
+    "rope, a key position beyond the tables": (
+        T + "rope: {pairs: half, key_positions: [0, 1, 3], cos: [[1], [0], [1]], sin: [[0], [1], [0]]}\n",
+        RUN,
+        r"""
+error: c.yaml:5:43: rope.key_positions[2]: expected a row of the tables, 0 to 2, found 3
+  5 | …: {pairs: half, key_positions: [0, 1, 3], cos: [[1], [0], [1]], sin: [[0], […
+    |                                        ^
+""",
+    ),
+    "rope, base with tables": (
+        T + "rope: {pairs: half, base: 5, cos: [[1], [0], [1]], sin: [[0], [1], [0]]}\n",
+        RUN,
+        r"""
+error: c.yaml:5:27: rope.base: changes nothing where cos and sin are given; leave one of them out
+  5 | rope: {pairs: half, base: 5, cos: [[1], [0], [1]], sin: [[0], [1], [0]]}
+    |                           ^
+""",
+    ),
+    "rope, scaling with tables": (
+        T + "rope: {pairs: half, scaling: {type: linear, factor: 2}, cos: [[1], [0], [1]], sin: [[0], [1], [0]]}\n",
+        RUN,
+        r"""
+error: c.yaml:5:30: rope.scaling: changes nothing where cos and sin are given; leave one of them out
+  5 | rope: {pairs: half, scaling: {type: linear, factor: 2}, cos: [[1], [0], [1]]…
+    |                              ^
+""",
+    ),
+    "rope, scaling a word": (
+        T + "rope: {pairs: half, scaling: linear}\n",
+        RUN,
+        r"""
+error: c.yaml:5:30: rope.scaling: expected a mapping such as {type: linear, factor: 4}, found 'linear'
+  5 | rope: {pairs: half, scaling: linear}
+    |                              ^
+""",
+    ),
+    "rope, scaling without anything": (
+        T + "rope: {pairs: half, scaling: {}}\n",
+        RUN,
+        r"""
+error: c.yaml:5:30: rope.scaling: type is missing: say type: linear, or type: llama3
+  5 | rope: {pairs: half, scaling: {}}
+    |                              ^
+error: c.yaml:5:30: rope.scaling: factor is missing: say factor: 4
+  5 | rope: {pairs: half, scaling: {}}
+    |                              ^
+""",
+    ),
+    "rope, an unknown scaling": (
+        T + "rope: {pairs: half, scaling: {type: yarn, factor: 2}}\n",
+        RUN,
+        r"""
+error: c.yaml:5:37: rope.scaling.type: expected linear or llama3, found 'yarn'
+  5 | rope: {pairs: half, scaling: {type: yarn, factor: 2}}
+    |                                     ^
+""",
+    ),
+    "rope, a factor of 0": (
+        T + "rope: {pairs: half, scaling: {type: linear, factor: 0}}\n",
+        RUN,
+        r"""
+error: c.yaml:5:53: rope.scaling.factor: expected more than 0, found 0
+  5 | rope: {pairs: half, scaling: {type: linear, factor: 0}}
+    |                                                     ^
+""",
+    ),
+    "rope, linear with a key of llama3": (
+        T + "rope: {pairs: half, scaling: {type: linear, factor: 2, low_freq_factor: 1}}\n",
+        RUN,
+        r"""
+error: c.yaml:5:73: rope.scaling.low_freq_factor: goes with type: llama3, not with linear
+  5 | rope: {pairs: half, scaling: {type: linear, factor: 2, low_freq_factor: 1}}
+    |                                                                         ^
+""",
+    ),
+    "rope, llama3 low above high": (
+        T + "rope: {pairs: half, scaling: {type: llama3, factor: 8, low_freq_factor: 4, high_freq_factor: 1}}\n",
+        RUN,
+        r"""
+error: c.yaml:5:94: rope.scaling.high_freq_factor: expected more than low_freq_factor (4), found 1
+  5 | …scaling: {type: llama3, factor: 8, low_freq_factor: 4, high_freq_factor: 1}}
+    |                                                                           ^
+""",
+    ),
+    "rope, llama3 low as high as the default": (
+        T + "rope: {pairs: half, scaling: {type: llama3, factor: 8, low_freq_factor: 4}}\n",
+        RUN,
+        r"""
+error: c.yaml:5:73: rope.scaling.low_freq_factor: expected less than high_freq_factor (4), found 4
+  5 | rope: {pairs: half, scaling: {type: llama3, factor: 8, low_freq_factor: 4}}
+    |                                                                         ^
+""",
+    ),
+    "alibi, a number": (
+        T + "alibi: 1\n",
+        RUN,
+        r"""
+error: c.yaml:5:8: alibi: expected true, false or a mapping such as {slopes: [0.5, 0.25]}, found 1
+  5 | alibi: 1
+    |        ^
+""",
+    ),
+    "alibi, a word": (
+        T + "alibi: on please\n",
+        RUN,
+        r"""
+error: c.yaml:5:8: alibi: expected true, false or a mapping such as {slopes: [0.5, 0.25]}, found 'on please'
+  5 | alibi: on please
+    |        ^
+""",
+    ),
+    "alibi, slopes of another length": (
+        H + "alibi: {slopes: [0.5, 0.25, 0.125]}\n",
+        RUN,
+        r"""
+error: c.yaml:7:17: alibi.slopes: expected 2 heads (heads), found 3
+  7 | alibi: {slopes: [0.5, 0.25, 0.125]}
+    |                 ^
+""",
+    ),
+    "alibi, slopes without heads": (
+        T + "alibi: {slopes: [0.5, 0.25]}\n",
+        RUN,
+        r"""
+error: c.yaml:5:17: alibi.slopes: expected 1 number (there are no heads), found 2
+  5 | alibi: {slopes: [0.5, 0.25]}
+    |                 ^
+""",
+    ),
+    "alibi, slopes of two axes": (
+        T + "alibi: {slopes: [[0.5]]}\n",
+        RUN,
+        r"""
+error: c.yaml:5:17: alibi.slopes: expected 1 axis (head), found 2
+  5 | alibi: {slopes: [[0.5]]}
+    |                 ^
+""",
+    ),
+    "alibi, a single slope": (
+        T + "alibi: {slopes: 0.5}\n",
+        RUN,
+        r"""
+error: c.yaml:5:17: alibi.slopes: expected numbers in lists, {file: …} or {draw: …}, found 0.5
+  5 | alibi: {slopes: 0.5}
+    |                 ^
+""",
+    ),
+    "alibi, an unknown key": (
+        T + "alibi: {slope: [0.5]}\n",
+        RUN,
+        r"""
+error: c.yaml:5:9: alibi: unknown key 'slope'; did you mean "slopes"?
+  5 | alibi: {slope: [0.5]}
+    |         ^
+""",
+    ),
+    "alibi, an unknown alignment": (
+        T + "alibi: {align: left}\n",
+        RUN,
+        r"""
+error: c.yaml:5:16: alibi.align: expected top-left or bottom-right, found 'left'; did you mean "top-left"?
+  5 | alibi: {align: left}
+    |                ^
+""",
+    ),
+    "alibi, unequal lengths": (
+        Q + "alibi: true\n",
+        RUN,
+        r"""
+error: c.yaml:4:8: alibi: the distance is ambiguous with 2 queries and 3 keys: say {align: top-left} (the first query stands at the first key) or {align: bottom-right} (the last at the last)
+  4 | alibi: true
+    |        ^
+""",
+    ),
+    "alibi, unequal lengths, as its mask": (
+        Q + "mask: causal\nalibi: true\n",
+        RUN,
+        r"""
+error: c.yaml:4:7: mask: causal is ambiguous with 2 queries and 3 keys: say {causal: top-left} (the first query stands at the first key) or {causal: bottom-right} (the last at the last)
+  4 | mask: causal
+    |       ^
+""",
+    ),
+    "softcap 0": (
+        T + "softcap: 0\n",
+        RUN,
+        r"""
+error: c.yaml:5:10: softcap: expected more than 0, found 0
+  5 | softcap: 0
+    |          ^
+""",
+    ),
+    "softcap, negative": (
+        T + "softcap: -30\n",
+        RUN,
+        r"""
+error: c.yaml:5:10: softcap: expected more than 0, found -30
+  5 | softcap: -30
+    |          ^
+""",
+    ),
+    "softcap, infinite": (
+        T + "softcap: .inf\n",
+        RUN,
+        r"""
+error: c.yaml:5:10: softcap: expected a finite number, found .inf
+  5 | softcap: .inf
+    |          ^
+""",
+    ),
+    "softcap, true": (
+        T + "softcap: true\n",
+        RUN,
+        r"""
+error: c.yaml:5:10: softcap: expected a number, found true
+  5 | softcap: true
+    |          ^
+""",
+    ),
+    "softcap, a list": (
+        T + "softcap: [30]\n",
+        RUN,
+        r"""
+error: c.yaml:5:10: softcap: expected a number, found a list of 1
+  5 | softcap: [30]
+    |          ^
+""",
+    ),
+    "softmax_dtype, unknown": (
+        T + "softmax_dtype: float8\n",
+        RUN,
+        r"""
+error: c.yaml:5:16: softmax_dtype: expected float64, float32, float16 or bfloat16, found 'float8'; did you mean "float64"?
+  5 | softmax_dtype: float8
+    |                ^
+""",
+    ),
+    "softmax_dtype, a number": (
+        T + "softmax_dtype: 32\n",
+        RUN,
+        r"""
+error: c.yaml:5:16: softmax_dtype: expected float64, float32, float16 or bfloat16, found 32
+  5 | softmax_dtype: 32
+    |                ^
+""",
+    ),
+    "softmax_dtype with tiles": (
+        T + "softmax_dtype: float32\ncore: {tiled: {queries: 1, keys: 1}}\n",
+        RUN,
+        r"""
+error: c.yaml:5:16: softmax_dtype: goes with core: direct; tiles are summed in the dtype of the trace
+  5 | softmax_dtype: float32
+    |                ^
+""",
+    ),
+    "softmax_dtype with a ring": (
+        T + "softmax_dtype: float32\ncore: {ring: {devices: 2}}\n",
+        RUN,
+        r"""
+error: c.yaml:5:16: softmax_dtype: goes with core: direct; tiles are summed in the dtype of the trace
+  5 | softmax_dtype: float32
+    |                ^
+""",
+    ),
+    "sinks, another length": (
+        H + "sinks: [0.5]\n",
+        RUN,
+        r"""
+error: c.yaml:7:8: sinks: expected 2 heads (heads), found 1
+  7 | sinks: [0.5]
+    |        ^
+""",
+    ),
+    "sinks, without heads": (
+        T + "sinks: [0.5, 0.25]\n",
+        RUN,
+        r"""
+error: c.yaml:5:8: sinks: expected 1 number (there are no heads), found 2
+  5 | sinks: [0.5, 0.25]
+    |        ^
+""",
+    ),
+    "sinks, of two axes": (
+        T + "sinks: [[0.5]]\n",
+        RUN,
+        r"""
+error: c.yaml:5:8: sinks: expected 1 axis (head), found 2
+  5 | sinks: [[0.5]]
+    |        ^
+""",
+    ),
+    "sinks, a number": (
+        T + "sinks: 0.5\n",
+        RUN,
+        r"""
+error: c.yaml:5:8: sinks: expected numbers in lists, {file: …} or {draw: …}, found 0.5
+  5 | sinks: 0.5
+    |        ^
+""",
+    ),
+    "sinks, nothing": (
+        T + "sinks:\n",
+        RUN,
+        r"""
+error: c.yaml:5:7: sinks: expected numbers in lists, {file: …} or {draw: …}, found nothing
+  5 | sinks:
+    |       ^
+""",
+    ),
+    "sinks, empty": (
+        T + "sinks: []\n",
+        RUN,
+        r"""
+error: c.yaml:5:8: sinks: holds an empty list; every axis needs at least one entry
+  5 | sinks: []
+    |        ^
+""",
+    ),
+    "qk_norm, unknown": (
+        T + "qk_norm: l1\n",
+        RUN,
+        r"""
+error: c.yaml:5:10: qk_norm: expected rmsnorm, layernorm, l2 or a mapping such as {norm: rmsnorm}, found 'l1'; did you mean "l2"?
+  5 | qk_norm: l1
+    |          ^
+""",
+    ),
+    "qk_norm, true": (
+        T + "qk_norm: true\n",
+        RUN,
+        r"""
+error: c.yaml:5:10: qk_norm: expected rmsnorm, layernorm, l2 or a mapping such as {norm: rmsnorm}, found true
+  5 | qk_norm: true
+    |          ^
+""",
+    ),
+    "qk_norm, without a norm": (
+        T + "qk_norm: {q: [1, 1]}\n",
+        RUN,
+        r"""
+error: c.yaml:5:10: qk_norm: norm is missing: say norm: rmsnorm, or norm: layernorm
+  5 | qk_norm: {q: [1, 1]}
+    |          ^
+""",
+    ),
+    "qk_norm, weights of another length": (
+        T + "qk_norm: {norm: rmsnorm, q: [1], k: [1, 2, 3]}\n",
+        RUN,
+        r"""
+error: c.yaml:5:29: qk_norm.q: expected 2 numbers (the columns of w_q), found 1
+  5 | qk_norm: {norm: rmsnorm, q: [1], k: [1, 2, 3]}
+    |                             ^
+error: c.yaml:5:37: qk_norm.k: expected 2 numbers (the columns of w_q), found 3
+  5 | qk_norm: {norm: rmsnorm, q: [1], k: [1, 2, 3]}
+    |                                     ^
+""",
+    ),
+    "qk_norm, a negative eps": (
+        T + "qk_norm: {norm: l2, eps: -1}\n",
+        RUN,
+        r"""
+error: c.yaml:5:26: qk_norm.eps: expected at least 0, found -1
+  5 | qk_norm: {norm: l2, eps: -1}
+    |                          ^
+""",
+    ),
+    "cache, nothing in it": (
+        T + "cache: {}\n",
+        RUN,
+        r"""
+error: c.yaml:5:8: cache: k is missing: k and v go together
+  5 | cache: {}
+    |        ^
+error: c.yaml:5:8: cache: v is missing: k and v go together
+  5 | cache: {}
+    |        ^
+""",
+    ),
+    "cache, a list": (
+        T + "cache: [[1, 2]]\n",
+        RUN,
+        r"""
+error: c.yaml:5:8: cache: expected a mapping such as {k: …, v: …}, found a list of 1
+  5 | cache: [[1, 2]]
+    |        ^
+""",
+    ),
+    "cache, only k": (
+        T + "cache: {k: [[1, 2]]}\n",
+        RUN,
+        r"""
+error: c.yaml:5:8: cache: v is missing: k and v go together
+  5 | cache: {k: [[1, 2]]}
+    |        ^
+""",
+    ),
+    "cache, another d": (
+        T + "cache: {k: [[1, 2, 3]], v: [[1]]}\n",
+        RUN,
+        r"""
+error: c.yaml:5:12: cache.k: expected 2 columns (the columns of w_q), found 3
+  5 | cache: {k: [[1, 2, 3]], v: [[1]]}
+    |            ^
+error: c.yaml:5:28: cache.v: expected 2 columns (the columns of w_v), found 1
+  5 | cache: {k: [[1, 2, 3]], v: [[1]]}
+    |                            ^
+""",
+    ),
+    "cache, k and v of unequal lengths": (
+        T + "cache: {k: [[1, 2]], v: [[1, 2], [3, 4]]}\n",
+        RUN,
+        r"""
+error: c.yaml:5:25: cache.v: expected 1 past key (the past keys of cache.k), found 2
+  5 | cache: {k: [[1, 2]], v: [[1, 2], [3, 4]]}
+    |                         ^
+""",
+    ),
+    "cache, other heads, and a mask that hangs on it": (
+        G
+        + "cache: {k: {draw: normal, shape: [2, 4, 3, 2]}, v: {draw: normal, shape: [2, 2, 3, 2]}}\nmask: {keep: [[1, 1, 1]]}\n",
+        RUN,
+        r"""
+error: c.yaml:8:12: cache.k: expected 2 key/value heads (kv_heads), found 4
+  8 | cache: {k: {draw: normal, shape: [2, 4, 3, 2]}, v: {draw: normal, shape: [2,…
+    |            ^
+""",
+    ),
+    "cache, another batch": (
+        G + "cache: {k: {draw: normal, shape: [3, 2, 3, 2]}, v: {draw: normal, shape: [2, 2, 3, 2]}}\n",
+        RUN,
+        r"""
+error: c.yaml:8:12: cache.k: expected 2 batch items (the batch items of x), found 3
+  8 | cache: {k: {draw: normal, shape: [3, 2, 3, 2]}, v: {draw: normal, shape: [2,…
+    |            ^
+""",
+    ),
+    "cache, a batch that is not there": (
+        T + "cache: {k: [[[1, 2]]], v: [[[1, 2]]]}\n",
+        RUN,
+        r"""
+error: c.yaml:5:12: cache.k: expected 2 axes (past, d_k), found 3
+  5 | cache: {k: [[[1, 2]]], v: [[[1, 2]]]}
+    |            ^
+error: c.yaml:5:27: cache.v: expected 2 axes (past, d_v), found 3
+  5 | cache: {k: [[[1, 2]]], v: [[[1, 2]]]}
+    |                           ^
+""",
+    ),
+    "cache, a mask without its keys": (
+        G
+        + "cache: {k: {draw: normal, shape: [2, 2, 3, 2]}, v: {draw: normal, shape: [2, 2, 3, 2]}}\nmask: {keep: [[1, 1, 1]]}\n",
+        RUN,
+        r"""
+error: c.yaml:9:14: mask.keep: expected batch 2 × head 4 × query 3 × key 6 (any of them may be 1, leading ones left out), found 1 × 3
+  9 | mask: {keep: [[1, 1, 1]]}
+    |              ^
+""",
+    ),
+    "cache, plain and paged": (
+        T + "cache: {k: [[1, 2]], v: [[1, 2]], table: [0]}\n",
+        RUN,
+        r"""
+error: c.yaml:5:8: cache: give k and v, or blocks and table, not both
+  5 | cache: {k: [[1, 2]], v: [[1, 2]], table: [0]}
+    |        ^
+""",
+    ),
+    "cache, blocks without a table": (
+        T + "cache: {blocks: {k: [[[1, 2]]], v: [[[1, 2]]]}}\n",
+        RUN,
+        r"""
+error: c.yaml:5:8: cache: table is missing: blocks and table go together
+  5 | cache: {blocks: {k: [[[1, 2]]], v: [[[1, 2]]]}}
+    |        ^
+""",
+    ),
+    "cache, a table without blocks": (
+        T + "cache: {table: [0]}\n",
+        RUN,
+        r"""
+error: c.yaml:5:8: cache: blocks is missing: blocks and table go together
+  5 | cache: {table: [0]}
+    |        ^
+""",
+    ),
+    "cache, lengths without blocks and a table": (
+        T + "cache: {lengths: [1]}\n",
+        RUN,
+        r"""
+error: c.yaml:5:8: cache: blocks is missing: blocks and table go together
+  5 | cache: {lengths: [1]}
+    |        ^
+error: c.yaml:5:8: cache: table is missing: blocks and table go together
+  5 | cache: {lengths: [1]}
+    |        ^
+""",
+    ),
+    "cache, blocks of k alone": (
+        T + "cache: {blocks: {k: [[[1, 2]]]}, table: [0]}\n",
+        RUN,
+        r"""
+error: c.yaml:5:17: cache.blocks: v is missing: k and v go together
+  5 | cache: {blocks: {k: [[[1, 2]]]}, table: [0]}
+    |                 ^
+""",
+    ),
+    "cache, blocks a list": (
+        T + "cache: {blocks: [[[1, 2]]], table: [0]}\n",
+        RUN,
+        r"""
+error: c.yaml:5:17: cache.blocks: expected a mapping such as {k: …, v: …}, found a list of 1
+  5 | cache: {blocks: [[[1, 2]]], table: [0]}
+    |                 ^
+""",
+    ),
+    "cache, a table of blocks that are not there": (
+        T + "cache: {blocks: {k: [[[1, 2]]], v: [[[1, 2]]]}, table: [1]}\n",
+        RUN,
+        r"""
+error: c.yaml:5:57: cache.table[0]: expected a block from 0 to 0, found 1
+  5 | cache: {blocks: {k: [[[1, 2]]], v: [[[1, 2]]]}, table: [1]}
+    |                                                         ^
+""",
+    ),
+    "cache, table entries that are no blocks": (
+        T + "cache: {blocks: {k: [[[1, 2]]], v: [[[1, 2]]]}, table: [-1, 0.5, .nan]}\n",
+        RUN,
+        r"""
+error: c.yaml:5:57: cache.table[0]: expected a block from 0 to 0, found -1
+  5 | cache: {blocks: {k: [[[1, 2]]], v: [[[1, 2]]]}, table: [-1, 0.5, .nan]}
+    |                                                         ^
+error: c.yaml:5:61: cache.table[1]: expected a block from 0 to 0, found 0.5
+  5 | cache: {blocks: {k: [[[1, 2]]], v: [[[1, 2]]]}, table: [-1, 0.5, .nan]}
+    |                                                             ^
+error: c.yaml:5:66: cache.table[2]: expected a block from 0 to 0, found nan
+  5 | cache: {blocks: {k: [[[1, 2]]], v: [[[1, 2]]]}, table: [-1, 0.5, .nan]}
+    |                                                                  ^
+""",
+    ),
+    "cache, a table drawn": (
+        T + "cache: {blocks: {k: [[[1, 2]]], v: [[[1, 2]]]}, table: {draw: integers, high: 1, shape: [1], seed: 1}}\n",
+        RUN,
+        r"""
+error: c.yaml:5:56: cache.table: expected numbers in lists or {file: …}, found a draw
+  5 | …k: [[[1, 2]]], v: [[[1, 2]]]}, table: {draw: integers, high: 1, shape: [1], …
+    |                                        ^
+""",
+    ),
+    "cache, a table of two axes without a batch": (
+        T + "cache: {blocks: {k: [[[1, 2]]], v: [[[1, 2]]]}, table: [[0]]}\n",
+        RUN,
+        r"""
+error: c.yaml:5:56: cache.table: expected 1 axis (page), found 2
+  5 | cache: {blocks: {k: [[[1, 2]]], v: [[[1, 2]]]}, table: [[0]]}
+    |                                                        ^
+""",
+    ),
+    "cache, a table of another batch, and a mask that hangs on it": (
+        G
+        + "cache: {blocks: {k: {draw: normal, shape: [5, 2, 2, 2]}, v: {draw: normal, shape: [5, 2, 2, 2]}}, table: [[0, 1]]}\nmask: {keep: [[1, 1, 1]]}\n",
+        RUN,
+        r"""
+error: c.yaml:8:106: cache.table: expected 2 batch items (the batch items of x), found 1
+  8 | …pe: [5, 2, 2, 2]}, v: {draw: normal, shape: [5, 2, 2, 2]}}, table: [[0, 1]]}
+    |                                                                     ^
+""",
+    ),
+    "cache, lengths beyond the slots, and a mask that hangs on them": (
+        G
+        + "cache: {blocks: {k: {draw: normal, shape: [5, 2, 2, 2]}, v: {draw: normal, shape: [5, 2, 2, 2]}}, table: [[0, 1], [2, 3]], lengths: [5, 1]}\nmask: {padding: [99, 1]}\n",
+        RUN,
+        r"""
+error: c.yaml:8:134: cache.lengths[0]: expected at most 4 (2 pages of 2 slots), found 5
+  8 | …aw: normal, shape: [5, 2, 2, 2]}}, table: [[0, 1], [2, 3]], lengths: [5, 1]}
+    |                                                                        ^
+""",
+    ),
+    "cache, fewer lengths than batch items": (
+        G
+        + "cache: {blocks: {k: {draw: normal, shape: [5, 2, 2, 2]}, v: {draw: normal, shape: [5, 2, 2, 2]}}, table: [[0, 1], [2, 3]], lengths: [3]}\n",
+        RUN,
+        r"""
+error: c.yaml:8:133: cache.lengths: expected 2 lengths (one for each batch item), found 1
+  8 | …{draw: normal, shape: [5, 2, 2, 2]}}, table: [[0, 1], [2, 3]], lengths: [3]}
+    |                                                                          ^
+""",
+    ),
+    "cache, lengths without a batch": (
+        T + "cache: {blocks: {k: [[[1, 2]]], v: [[[1, 2]]]}, table: [0], lengths: [1, 1]}\n",
+        RUN,
+        r"""
+error: c.yaml:5:70: cache.lengths: expected 1 length (there is no batch axis), found 2
+  5 | cache: {blocks: {k: [[[1, 2]]], v: [[[1, 2]]]}, table: [0], lengths: [1, 1]}
+    |                                                                      ^
+""",
+    ),
+    "cache, no slot filled": (
+        T + "cache: {blocks: {k: [[[1, 2]]], v: [[[1, 2]]]}, table: [0], lengths: [0]}\n",
+        RUN,
+        r"""
+error: c.yaml:5:70: cache.lengths: no slot is filled; give one at least, or leave the cache out
+  5 | cache: {blocks: {k: [[[1, 2]]], v: [[[1, 2]]]}, table: [0], lengths: [0]}
+    |                                                                      ^
+""",
+    ),
+    "cache, a negative length": (
+        T + "cache: {blocks: {k: [[[1, 2]]], v: [[[1, 2]]]}, table: [0], lengths: [-1]}\n",
+        RUN,
+        r"""
+error: c.yaml:5:71: cache.lengths[0]: expected at least 0, found -1
+  5 | cache: {blocks: {k: [[[1, 2]]], v: [[[1, 2]]]}, table: [0], lengths: [-1]}
+    |                                                                       ^
+""",
+    ),
+    "cache, a length and not a list": (
+        T + "cache: {blocks: {k: [[[1, 2]]], v: [[[1, 2]]]}, table: [0], lengths: 1}\n",
+        RUN,
+        r"""
+error: c.yaml:5:70: cache.lengths: expected a list such as [4, 2], a length for each batch item, found 1
+  5 | cache: {blocks: {k: [[[1, 2]]], v: [[[1, 2]]]}, table: [0], lengths: 1}
+    |                                                                      ^
+""",
+    ),
+    "cache, a huge length": (
+        T
+        + "cache: {blocks: {k: [[[1, 2]]], v: [[[1, 2]]]}, table: [0], lengths: [99999999999999999999999999999999999999999999999999]}\n",
+        RUN,
+        r"""
+error: c.yaml:5:71: cache.lengths[0]: expected at most 1 (1 page of 1 slot), found a huge number
+  5 | …v: [[[1, 2]]]}, table: [0], lengths: [99999999999999999999999999999999999999…
+    |                                        ^
+""",
+    ),
+    "cache, a file that is not there, and a mask that hangs on it": (
+        T + "cache: {k: {file: no.npy}, v: [[1, 2]]}\nmask: {keep: [[1, 1, 1, 1]]}\n",
+        RUN,
+        r"""
+error: c.yaml:5:19: cache.k: no.npy does not exist
+  5 | cache: {k: {file: no.npy}, v: [[1, 2]]}
+    |                   ^
+""",
+    ),
+    "core, unknown": (
+        T + "core: flash\n",
+        RUN,
+        r"""
+error: c.yaml:5:7: core: expected direct, {tiled: {queries: 2, keys: 2}} or {ring: {devices: 2}}, found 'flash'
+  5 | core: flash
+    |       ^
+""",
+    ),
+    "core, nothing": (
+        T + "core:\n",
+        RUN,
+        r"""
+error: c.yaml:5:6: core: expected direct, {tiled: {queries: 2, keys: 2}} or {ring: {devices: 2}}, found nothing
+  5 | core:
+    |      ^
+""",
+    ),
+    "core, an unknown key": (
+        T + "core: {flash: {}}\n",
+        RUN,
+        r"""
+error: c.yaml:5:8: core: unknown key 'flash'; expected direct, {tiled: {queries: 2, keys: 2}} or {ring: {devices: 2}}
+  5 | core: {flash: {}}
+    |        ^
+""",
+    ),
+    "core, nothing in it": (
+        T + "core: {}\n",
+        RUN,
+        r"""
+error: c.yaml:5:7: core: expected direct, {tiled: {queries: 2, keys: 2}} or {ring: {devices: 2}}, found an empty mapping
+  5 | core: {}
+    |       ^
+""",
+    ),
+    "core, two of them": (
+        T + "core: {tiled: {queries: 1, keys: 1}, ring: {devices: 2}}\n",
+        RUN,
+        r"""
+error: c.yaml:5:38: core: expected one core, found tiled and ring; leave one of them out
+  5 | core: {tiled: {queries: 1, keys: 1}, ring: {devices: 2}}
+    |                                      ^
+""",
+    ),
+    "core, tiles without sizes": (
+        T + "core: {tiled: {}}\n",
+        RUN,
+        r"""
+error: c.yaml:5:15: core.tiled: queries is missing: say queries: 2
+  5 | core: {tiled: {}}
+    |               ^
+error: c.yaml:5:15: core.tiled: keys is missing: say keys: 2
+  5 | core: {tiled: {}}
+    |               ^
+""",
+    ),
+    "core, tiles of 0": (
+        T + "core: {tiled: {queries: 0, keys: 0}}\n",
+        RUN,
+        r"""
+error: c.yaml:5:25: core.tiled.queries: expected at least 1, found 0
+  5 | core: {tiled: {queries: 0, keys: 0}}
+    |                         ^
+error: c.yaml:5:34: core.tiled.keys: expected at least 1, found 0
+  5 | core: {tiled: {queries: 0, keys: 0}}
+    |                                  ^
+""",
+    ),
+    "core, tiles of one number": (
+        T + "core: {tiled: 2}\n",
+        RUN,
+        r"""
+error: c.yaml:5:15: core.tiled: expected a mapping such as {queries: 2, keys: 2}, found 2
+  5 | core: {tiled: 2}
+    |               ^
+""",
+    ),
+    "core, tiles of fractions": (
+        T + "core: {tiled: {queries: 1.5, keys: 1}}\n",
+        RUN,
+        r"""
+error: c.yaml:5:25: core.tiled.queries: expected a whole number, found 1.5
+  5 | core: {tiled: {queries: 1.5, keys: 1}}
+    |                         ^
+""",
+    ),
+    "core, too many tiles": (
+        LONG + "core: {tiled: {queries: 1, keys: 1}}\n",
+        RUN,
+        r"""
+error: c.yaml:6:15: core.tiled: would make 40000 tiles, more than 20000; use larger tiles
+  6 | core: {tiled: {queries: 1, keys: 1}}
+    |               ^
+""",
+    ),
+    "core, a ring of 0": (
+        T + "core: {ring: {devices: 0}}\n",
+        RUN,
+        r"""
+error: c.yaml:5:24: core.ring.devices: expected at least 1, found 0
+  5 | core: {ring: {devices: 0}}
+    |                        ^
+""",
+    ),
+    "core, more devices than keys": (
+        T + "core: {ring: {devices: 4}}\n",
+        RUN,
+        r"""
+error: c.yaml:5:24: core.ring.devices: expected at most 3 devices (one for each key), found 4
+  5 | core: {ring: {devices: 4}}
+    |                        ^
+""",
+    ),
+    "core, too many devices": (
+        LONG + "core: {ring: {devices: 150}}\n",
+        RUN,
+        r"""
+error: c.yaml:6:14: core.ring: would make 22500 tiles, more than 20000; use fewer devices
+  6 | core: {ring: {devices: 150}}
+    |              ^
+""",
+    ),
+    "block, without norm and mlp": (
+        T + "block: {}\n",
+        RUN,
+        r"""
+error: c.yaml:5:8: block: norm is missing: say norm: rmsnorm, or norm: layernorm
+  5 | block: {}
+    |        ^
+error: c.yaml:5:8: block: mlp is missing: say mlp: gelu, or mlp: gated
+  5 | block: {}
+    |        ^
+""",
+    ),
+    "block, a word": (
+        T + "block: gpt2\n",
+        RUN,
+        r"""
+error: c.yaml:5:8: block: expected a mapping such as {norm: rmsnorm, mlp: gated, order: pre}, found 'gpt2'
+  5 | block: gpt2
+    |        ^
+""",
+    ),
+    "block, unknown parts": (
+        T + "block: {norm: layer, mlp: gelus, order: middle}\n",
+        RUN,
+        r"""
+error: c.yaml:5:15: block.norm: expected layernorm or rmsnorm, found 'layer'; did you mean "layernorm"?
+  5 | block: {norm: layer, mlp: gelus, order: middle}
+    |               ^
+error: c.yaml:5:27: block.mlp: expected gelu, gelu_tanh, silu, relu, gated or gated_gelu, found 'gelus'; did you mean "gelu"?
+  5 | block: {norm: layer, mlp: gelus, order: middle}
+    |                           ^
+error: c.yaml:5:41: block.order: expected pre, post or parallel, found 'middle'
+  5 | block: {norm: layer, mlp: gelus, order: middle}
+    |                                         ^
+""",
+    ),
+    "block, without its weights": (
+        T + "block: {norm: rmsnorm, mlp: gelu}\n",
+        RUN,
+        r"""
+error: c.yaml: w_up: missing: block.mlp: gelu needs w_up and w_down
+error: c.yaml: w_down: missing: block.mlp: gelu needs w_up and w_down
+""",
+    ),
+    "block, without a gate": (
+        T + "block: {norm: rmsnorm, mlp: gated}\nw_up: [[1, 2, 3], [4, 5, 6]]\nw_down: [[1, 2], [3, 4], [5, 6]]\n",
+        RUN,
+        r"""
+error: c.yaml: w_gate: missing: block.mlp: gated needs w_up, w_down and w_gate
+""",
+    ),
+    "block, a gate that nothing reads": (
+        T
+        + "block: {norm: rmsnorm, mlp: gelu}\nw_gate: [[1, 2, 3], [4, 5, 6]]\nb_gate: [1, 2, 3]\nw_up: [[1, 2, 3], [4, 5, 6]]\nw_down: [[1, 2], [3, 4], [5, 6]]\n",
+        RUN,
+        r"""
+error: c.yaml:6:9: w_gate: not used by block.mlp: gelu; say mlp: gated, or leave it out
+  6 | w_gate: [[1, 2, 3], [4, 5, 6]]
+    |         ^
+error: c.yaml:7:9: b_gate: not used by block.mlp: gelu; say mlp: gated, or leave it out
+  7 | b_gate: [1, 2, 3]
+    |         ^
+""",
+    ),
+    "block, rmsnorm with a bias": (
+        T
+        + "block: {norm: rmsnorm, mlp: gelu}\nb_norm1: [1, 2]\nw_up: [[1, 2, 3], [4, 5, 6]]\nw_down: [[1, 2], [3, 4], [5, 6]]\n",
+        RUN,
+        r"""
+error: c.yaml:6:10: b_norm1: rmsnorm has no bias; leave it out, or say block.norm: layernorm
+  6 | b_norm1: [1, 2]
+    |          ^
+""",
+    ),
+    "block, weights of other shapes": (
+        T
+        + "block: {norm: rmsnorm, mlp: gelu}\nw_norm1: [1, 2, 3]\nw_up: [[1, 2, 3], [4, 5, 6]]\nw_down: [[1, 2], [3, 4]]\nb_up: [1]\n",
+        RUN,
+        r"""
+error: c.yaml:6:10: w_norm1: expected 2 numbers (the width of x), found 3
+  6 | w_norm1: [1, 2, 3]
+    |          ^
+error: c.yaml:8:9: w_down: expected 3 rows (the columns of w_up), found 2
+  8 | w_down: [[1, 2], [3, 4]]
+    |         ^
+error: c.yaml:9:7: b_up: expected 3 numbers (the columns of w_up), found 1
+  9 | b_up: [1]
+    |       ^
+""",
+    ),
+    "block, an output of another width": (
+        WIDE + "block: {norm: rmsnorm, mlp: gelu}\nw_up: [[1, 2, 3], [4, 5, 6]]\nw_down: [[1, 2], [3, 4], [5, 6]]\n",
+        RUN,
+        r"""
+error: c.yaml:5:8: block: expected an attention output as wide as x (2), since it is added to x; found 3: give w_o with 2 columns
+  5 | block: {norm: rmsnorm, mlp: gelu}
+    |        ^
+""",
+    ),
+    "block, with faulty w_o and w_up, which are not missing": (
+        WIDE
+        + "block: {norm: rmsnorm, mlp: gelu}\nw_o: {draw: norml, shape: [3, 2]}\nw_up: [[1, 2, 3], [4, 5]]\nw_down: [[1, 2], [3, 4], [5, 6]]\n",
+        RUN,
+        r"""
+error: c.yaml:6:13: w_o.draw: expected normal, uniform or integers, found 'norml'; did you mean "normal"?
+  6 | w_o: {draw: norml, shape: [3, 2]}
+    |             ^
+error: c.yaml:7:19: w_up: row 1 has 2 numbers; expected 3, as the rows before it
+  7 | w_up: [[1, 2, 3], [4, 5]]
+    |                   ^
+""",
+    ),
+    "block, around q, k and v": (
+        Q + "block: {norm: rmsnorm, mlp: gelu}\nw_up: [[1, 2, 3], [4, 5, 6]]\nw_down: [[1, 2], [3, 4], [5, 6]]\n",
+        RUN,
+        r"""
+error: c.yaml:4:8: block: goes around a layer that begins at x; here q, k and v are given directly: leave it out, and its weights with it
+  4 | block: {norm: rmsnorm, mlp: gelu}
+    |        ^
+""",
+    ),
+    "block, weights without it": (
+        T + "w_norm1: [1, 2]\nw_up: [[1, 2, 3], [4, 5, 6]]\n",
+        RUN,
+        r"""
+error: c.yaml:5:10: w_norm1: goes with block, which is not given
+  5 | w_norm1: [1, 2]
+    |          ^
+error: c.yaml:6:7: w_up: goes with block, which is not given
+  6 | w_up: [[1, 2, 3], [4, 5, 6]]
+    |       ^
+""",
+    ),
+    "block, weights without it, of q, k and v": (
+        Q + "w_norm1: [1, 2]\n",
+        RUN,
+        r"""
+error: c.yaml:4:10: w_norm1: goes with block, which is not given
+  4 | w_norm1: [1, 2]
+    |          ^
+""",
+    ),
+    "masked_row, another word": (
+        T + "masked_row: zeros\n",
+        RUN,
+        r"""
+error: c.yaml:5:13: masked_row: expected zero or nan, found 'zeros'; did you mean "zero"?
+  5 | masked_row: zeros
+    |             ^
+""",
+    ),
+    "window, unequal lengths": (
+        Q + "mask: {window: {left: 1}}\n",
+        RUN,
+        r"""
+error: c.yaml:4:16: mask.window: a window is ambiguous with 2 queries and 3 keys: say align: top-left (the first query stands at the first key) or align: bottom-right (the last at the last)
+  4 | mask: {window: {left: 1}}
+    |                ^
+""",
+    ),
+    "faulty heads, and what hangs on them": (
+        H.replace("heads: 2", "heads: two")
+        + "sinks: [1]\nalibi: {slopes: [1]}\nqk_norm: {norm: l2, q: [1]}\ncache: {k: [[1]], v: [[1]]}\n",
+        RUN,
+        r"""
+error: c.yaml:6:8: heads: expected a whole number, found 'two'
+  6 | heads: two
+    |        ^
+""",
+    ),
+    "a faulty x, and what hangs on it": (
+        T.replace("x: [[1, 0], [0, 1], [1, 1]]", "x: [[1, 0], [0, 1], [1]]")
+        + "rope: {pairs: half, positions: [0]}\ncache: {k: [[1]], v: [[1]]}\nmask: {keep: [[1]]}\n",
+        RUN,
+        r"""
+error: c.yaml:1:21: x: row 2 has 1 number; expected 2, as the rows before it
+  1 | x: [[1, 0], [0, 1], [1]]
+    |                     ^
+""",
+    ),
+    "queries, none of them": (
+        T,
+        (*RUN, "--queries", "5:"),
+        r"""
+error: --queries: selects nothing from 3 queries, numbered from 0
+""",
+    ),
+    "queries, a number too large": (
+        T,
+        (*RUN, "--queries", "3"),
+        r"""
+error: --queries: selects nothing from 3 queries, numbered from 0
+""",
+    ),
+    "queries, backwards": (
+        T,
+        (*RUN, "--queries", "2:1"),
+        r"""
+error: --queries: selects nothing from 3 queries, numbered from 0
+""",
+    ),
+    "queries, with a step": (
+        T,
+        (*RUN, "--queries", "0:3:2"),
+        r"""
+error: --queries 0:3:2: expected a run of queries, such as 0:4, -1: or 3
+""",
+    ),
+    "queries, a list": (
+        T,
+        (*RUN, "--queries", "0,1"),
+        r"""
+error: --queries 0,1: expected a run of queries, such as 0:4, -1: or 3
+""",
+    ),
+    "queries, of text": (
+        T,
+        (*RUN, "--queries", "first"),
+        r"""
+error: --queries first: expected a run of queries, such as 0:4, -1: or 3
+""",
+    ),
+    "queries, empty": (
+        T,
+        (*RUN, "--queries", ""),
+        r"""
+error: --queries : expected a run of queries, such as 0:4, -1: or 3
+""",
+    ),
+    "queries, in the order of permute": (
+        T,
+        (*RUN, "--queries", "3", "--permute", "2,0,1"),
+        r"""
+error: --queries: selects nothing from 3 queries, numbered from 0
+""",
+    ),
 }
 
 
@@ -2053,9 +3419,122 @@ def test_a_message_is_well_formed(name: str) -> None:
 
 def test_valid_configs_are_valid() -> None:
     """The cases above break them; it must be that, and nothing else, which is complained about."""
-    for text in (T, D, Q):
+    for text in (T, D, Q, D3, H, G, LONG, WIDE):
         written(text)
         assert run("get", "output", "c.yaml")[0] == 0
+
+
+# ------------------------------------------------------------------ no fault is merely a consequence of another
+
+NORMAL = {"draw": "normal", "std": 0.3}
+
+
+def drawn(*shape: int) -> dict[str, Any]:
+    return {**NORMAL, "shape": list(shape)}
+
+
+RICH: dict[str, dict[str, Any]] = {
+    "a block": {
+        "seed": 1,
+        "tokens": ["a", "b", "c"],
+        "dtype": "float32",
+        "heads": 4,
+        "kv_heads": 2,
+        "x": drawn(2, 3, 8),
+        "w_q": drawn(8, 8),
+        "w_k": drawn(8, 4),
+        "w_v": drawn(8, 4),
+        "b_k": drawn(4),
+        "w_o": drawn(8, 8),
+        "mask": ["causal", {"padding": [5, 4]}, {"keep": [[1, 1, 1, 1, 0], [1, 1, 1, 1, 1], [1, 1, 1, 1, 1]]}],
+        "rope": {"pairs": "half", "dims": 2, "scaling": {"type": "linear", "factor": 2}},
+        "alibi": {"slopes": [1, 2, 3, 4]},
+        "qk_norm": {"norm": "rmsnorm", "q": [1, 2], "k": [2, 1]},
+        "sinks": [1, 2, 3, 4],
+        "softcap": 5,
+        "cache": {"blocks": {"k": drawn(5, 2, 1, 2), "v": drawn(5, 2, 1, 2)}, "table": [[0, 1], [4, 3]], "lengths": [2, 1]},
+        "core": {"tiled": {"queries": 2, "keys": 2}},
+        "dropout": {"rate": 0.1},
+        "block": {"norm": "rmsnorm", "mlp": "gated"},
+        "w_norm1": drawn(8),
+        "w_up": drawn(8, 6),
+        "b_up": drawn(6),
+        "w_gate": drawn(8, 6),
+        "w_down": drawn(6, 8),
+    },
+    "given directly": {
+        "seed": 1,
+        "heads": 2,
+        "q": drawn(2, 2, 3, 4),
+        "k": drawn(2, 2, 4, 4),
+        "v": drawn(2, 2, 4, 2),
+        "rope": {
+            "pairs": "interleaved",
+            "cos": [[1, 1]] * 9,
+            "sin": [[0, 0]] * 9,
+            "positions": [[4, 5, 6], [5, 6, 7]],
+            "key_positions": [3, 4, 5, 6],
+        },
+        "mask": {"window": {"left": 2, "align": "bottom-right"}},
+        "alibi": True,
+        "sinks": [0, 1],
+        "cache": {"k": drawn(2, 2, 3, 4), "v": drawn(2, 2, 3, 2)},
+        "core": {"ring": {"devices": 2}},
+        "w_o": drawn(4, 3),
+        "b_o": drawn(3),
+    },
+}
+# What makes nothing of a key, and what makes it another length, or more than there is.
+NONSENSE: list[Any] = [{"nonsense": 1}, "nonsense", [[1, 2], [3]], float("nan")]
+
+
+def complaints(config: dict[str, Any]) -> list[tuple[str | int, ...]]:
+    """The paths of all faults of a config."""
+    from attntrace.config.load import Request, load
+    from attntrace.errors import AttnTraceError
+
+    try:
+        load(Request(config))
+    except AttnTraceError as error:
+        return [fault.path for fault in error.faults]
+    return []
+
+
+BREAKABLE = [(name, key) for name, config in RICH.items() for key in config if key not in ("seed", "tokens")]
+
+
+def test_rich_configs_are_valid() -> None:
+    assert [complaints(config) for config in RICH.values()] == [[], []]
+
+
+@pytest.mark.parametrize("value", NONSENSE, ids=map(str, NONSENSE))
+@pytest.mark.parametrize(("name", "key"), BREAKABLE)
+def test_a_broken_key_is_the_only_one_complained_about(name: str, key: str, value: Any) -> None:
+    faults = complaints({**RICH[name], key: value})
+    assert faults
+    assert {path[:1] for path in faults} == {(key,)}
+
+
+@pytest.mark.parametrize(("name", "key"), BREAKABLE)
+def test_a_key_broken_beside_a_broken_one(name: str, key: str) -> None:
+    """Each of two is complained about, and nothing else."""
+    others = [other for other in ("cache", "heads", "mask", "w_o", "x", "q", "rope") if other in RICH[name] and other != key]
+    for other in others:
+        faults = complaints({**RICH[name], key: {"nonsense": 1}, other: {"nonsense": 1}})
+        assert {path[:1] for path in faults} == {(key,), (other,)}, other
+
+
+@pytest.mark.parametrize(("name", "part"), [("a block", part) for part in ("k", "v")])
+def test_a_cache_of_other_heads_brings_no_faults_of_masks(name: str, part: str) -> None:
+    """Nor do blocks of other slots, and lengths beyond them: how many keys there are is not known then."""
+    cache = RICH[name]["cache"]
+    for shape in ((5, 3, 1, 2), (5, 2, 3, 2), (5, 2, 1, 3), (5, 2, 2)):
+        faults = complaints({**RICH[name], "cache": {**cache, "blocks": {**cache["blocks"], part: drawn(*shape)}}})
+        assert faults
+        assert {path[:1] for path in faults} == {("cache",)}
+    for lengths in ([3, 1], [1], [0, 0], [1, 2, 2]):
+        faults = complaints({**RICH[name], "cache": {**cache, "lengths": lengths}})
+        assert {path[:1] for path in faults} == {("cache",)}
 
 
 # ------------------------------------------------------------------ more than a table can hold
@@ -2080,6 +3559,20 @@ GREEDY = {
     "wide weights": ("seed: 1\nx: [[1]]\nw_qkv: {draw: normal, shape: [1, 2147483646]}\n", *RUN),
     "a mask": (T + "mask: {keep: {draw: integers, high: 2, shape: [2147483647, 2147483647], seed: 1}}\n", *RUN),
     "tokens of the default": (None, "run", "--tokens", "100000000"),
+    "tokens after a cache": (
+        "seed: 1\nx: {draw: normal, shape: [2147483647, 2]}\n" + W + "cache: {k: [[1, 2]], v: [[1, 2]]}\n",
+        *RUN,
+    ),
+    "a cache": (
+        T + "seed: 1\ncache: {k: {draw: normal, shape: [2147483647, 2]}, v: {draw: normal, shape: [2147483647, 2]}}\n",
+        *RUN,
+    ),
+    "a paged cache": (
+        T
+        + "cache: {blocks: {k: {draw: normal, shape: [2, 2147483647, 2], seed: 1}, v: {draw: normal, shape: [2, 2147483647, 2], seed: 2}}, table: [0, 1]}\n",
+        *RUN,
+    ),
+    "rotated tokens": ("seed: 1\nx: {draw: normal, shape: [2147483647, 2]}\n" + W + "rope: {pairs: half}\nalibi: true\n", *RUN),
     "a lie": ("x: {file: lie.npy}\n" + W, *RUN),
     "a lie in a zip": ("x: {file: lie.npz}\n" + W, *RUN),
     "a bomb": (CASES["alias bomb"][0], *RUN),

@@ -60,6 +60,62 @@ CONFIGS: list[dict[str, Any]] = [
         "b_q": [1],
         "mask": {"add": [[0, 1, 2], [0, 0, 0]]},
     },
+    {
+        "seed": 3,
+        "heads": 4,
+        "kv_heads": 2,
+        "x": {"draw": "normal", "shape": [2, 3, 8]},
+        "w_q": {"draw": "normal", "shape": [8, 8]},
+        "w_k": {"draw": "normal", "shape": [8, 4]},
+        "w_v": {"draw": "normal", "shape": [8, 4]},
+        "w_o": {"draw": "normal", "shape": [8, 8]},
+        "rope": {"pairs": "half", "base": 100.0, "dims": 2, "offset": 1, "scaling": {"type": "linear", "factor": 2}},
+        "alibi": {"slopes": [1, 2, 3, 4], "align": "bottom-right"},
+        "qk_norm": {"norm": "rmsnorm", "eps": 0.1, "q": [1, 2], "k": [2, 1]},
+        "softcap": 5,
+        "sinks": [0, 1, 2, 3],
+        "softmax_dtype": "float32",
+        "cache": {
+            "blocks": {"k": {"draw": "normal", "shape": [4, 2, 1, 2]}, "v": {"draw": "normal", "shape": [4, 2, 1, 2]}},
+            "table": [[0, 1], [3, 2]],
+            "lengths": [2, 1],
+        },
+        "block": {"norm": "rmsnorm", "mlp": "gated", "order": "parallel", "eps": 0.5},
+        "w_norm1": [1, 1, 1, 1, 2, 2, 2, 2],
+        "w_up": {"draw": "normal", "shape": [8, 3]},
+        "w_gate": {"draw": "normal", "shape": [8, 3]},
+        "b_gate": [1, 2, 3],
+        "w_down": {"draw": "normal", "shape": [3, 8]},
+        "mask": "causal",
+    },
+    {
+        "q": [[1, 0], [0, 1], [1, 1]],
+        "k": [[1, 0], [0, 1], [2, 1]],
+        "v": [[1], [2], [3]],
+        "rope": {
+            "pairs": "interleaved",
+            "cos": [[1], [0], [-1], [0]],
+            "sin": [[0], [1], [0], [-1]],
+            "positions": [3, 2, 1],
+            "key_positions": [1, 2, 3],
+        },
+        "alibi": True,
+        "qk_norm": "l2",
+        "sinks": [-1],
+        "cache": {"k": [[1, 0], [3, 3]], "v": [[1], [5]]},
+        "core": {"tiled": {"queries": 2, "keys": 2}},
+    },
+    {
+        "q": [[1, 0], [0, 1], [1, 1]],
+        "k": [[1, 0], [0, 1], [2, 1]],
+        "v": [[1], [2], [3]],
+        "rope": {
+            "pairs": "half",
+            "scaling": {"type": "llama3", "factor": 8, "low_freq_factor": 1, "high_freq_factor": 4},
+        },
+        "core": {"ring": {"devices": 2}},
+        "dtype": "float32",
+    },
 ]
 KEYS = sorted({key for config in CONFIGS for key in config} | {"w_k2", "W_Q", "", "0", "mask.keep", "\x1b[31m", "\u202e", "é"})
 
@@ -68,7 +124,8 @@ NUMBERS = [0, 1, 2, 3, -1, 2**31 - 1, 2**31, 2**63, 2**64, 10**400, 0.5, -0.0, 1
 WORDS = ["causal", "auto", "numpy", "torch?", "float32", "normal", "per-head", "zero", "yes", "null", "", " ", "a" * 200]
 WORDS += ["\x1b[2J", "[bold]", "\u202e", "\0", "日本", "../../x.npy", "good.csv", "bad.npy", "folder", "1e-3", "0x1F", "1_000"]
 scalars = st.sampled_from([None, True, False, *NUMBERS, *WORDS])
-inner = "file key draw shape seed keep ignore add padding window left causal rate weights".split()  # noqa: SIM905
+inner = """file key draw shape seed keep ignore add padding window left causal rate weights pairs cos sin positions scaling type
+    slopes norm q k v blocks table lengths tiled ring queries devices mlp""".split()  # noqa: SIM905
 values = st.recursive(
     scalars,
     lambda part: st.lists(part, max_size=3) | st.dictionaries(st.sampled_from(inner), part, max_size=3),
@@ -144,7 +201,10 @@ def mangled(draw: st.DrawFn) -> bytes:
 
 TARGETS = """x x[0] x[0][1] x[-1,:] x[::2] x[...,0] x[0 x.y x.shape x.shape[0] x[99999999999999999999] w_q b_q q[0,0,0] heads
     kv_heads mask mask[0] mask[1].padding mask.keep mask.window.left tokens tokens[0] title scale dtype seed generator
-    weight_layout expect expect.weights dropout dropout.rate . [0] a.b.c é \x1b""".split()  # noqa: SIM905
+    weight_layout expect expect.weights dropout dropout.rate rope rope.pairs rope.positions rope.cos rope.dims rope.offset
+    rope.scaling.type alibi alibi.slopes qk_norm qk_norm.q softcap softmax_dtype sinks sinks[0] cache cache.k cache.table
+    cache.lengths[0] cache.blocks.k core core.tiled core.tiled.keys core.ring.devices
+    block block.mlp w_up w_norm1 . [0] a.b.c é \x1b""".split()  # noqa: SIM905
 GIVEN = ["", "=", "null", "5", "-1", "1e400", ".nan", "true", "'", "a: b", "\0", "\x85", "9" * 700, "[" * 100, "auto", "causal"]
 GIVEN += ["[[1, 2], [3", "{", "[5, 5]", "[[1]]", "[a, b, c]", "{draw: normal, shape: [3, 2], seed: 1}", "{padding: [1]}"]
 GIVEN += ["&a [*a]", "!!python/object/apply:os.system ['echo pwned']", "float16"]
@@ -172,6 +232,9 @@ cells = st.builds(
 picks = st.sampled_from(["0", "-1", "1", "9", "x", "", "99999999999999999999", "1.5"])
 ORDERS = ["0,1,2", "2,1,0", "1,0", "0,0,1", "", ",", "a", "-1,0,1", "0,1,2,", "٣,1,0", "9" * 5000]
 orders = st.sampled_from(ORDERS) | st.text("0123, -", max_size=8)
+runs = st.sampled_from(["0", "0:2", "-1", "2:1", "5:", "", ":", "1:2:3", "a", "9" * 50, "٣", "-9:"]) | st.text(
+    "01:- ", max_size=5
+)
 names = st.sampled_from(["weights", "weights,output", "", ",", "wieghts", "x,x", "scores, weights", "\x1b", "mask"])
 
 
@@ -261,6 +324,7 @@ def test_changes(slate: Slate, content: bytes, changes: list[str], command: tupl
         st.text(max_size=12).filter(lambda text: not text.startswith("--d")).map(lambda cell: ["get", cell]),  # no --debug
         orders.map(lambda order: ["get", "output", "--permute", order]),
         names.map(lambda steps: ["steps", "--steps", steps]),
+        runs.map(lambda run: ["run", "--queries", run]),
         st.tuples(st.sampled_from(["--batch", "--head"]), picks).map(lambda option: ["steps", *option]),
     ),
 )

@@ -38,6 +38,14 @@ def test_the_package_imports_nothing_until_it_is_used() -> None:
     assert not imported("import attntrace") & {"numpy", "typer", "yaml", "rich"}
 
 
+def test_a_reference_is_imported_when_it_is_asked_for() -> None:
+    frameworks = {"torch", "onnx", "jax"}
+    assert not imported("import attntrace; attntrace.trace('toy')['output'].values") & frameworks
+    assert not imported("import attntrace.verification, attntrace.reference.conventions") & frameworks
+    for name in frameworks:
+        assert imported(RUN, "verify", "toy", "--quiet", "--against", name) & frameworks == {name}
+
+
 def test_what_the_package_offers_is_there() -> None:
     import attntrace
 

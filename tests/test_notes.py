@@ -57,6 +57,18 @@ NOTES: dict[str, tuple[Config, Config, str | None, tuple[str, ...]]] = {
         ("weights[0]", "zeros, as torch's scaled_dot_product_attention"),
     ),
     "tie": ({**DIRECT, "q": [[0, 0], [0, 1]]}, DIRECT, "weights", ("weights[0]", "keys 0, 1 alike; the first is marked")),
+    "sunk": (
+        {**DIRECT, "sinks": [20]},
+        {**DIRECT, "sinks": [2]},
+        "sink_weights",
+        ("sink_weights[0], sink_weights[1]:", "more than 99.99% of the weight", "next to nothing is left to the keys"),
+    ),
+    "rope-precision": (
+        {**DIRECT, "dtype": "float16", "rope": {"pairs": "half", "positions": [0, 131071]}},
+        {**DIRECT, "dtype": "float16", "rope": {"pairs": "half", "positions": [0, 4095]}},
+        "angles",
+        ("angles reach 131071 radians, where float32 is no finer than about 0.02",),
+    ),
     "saturated": ({**DIRECT, "q": [[1, 0], [0, 1000]]}, DIRECT, "weights", ("weights[1]:", "more than 99.99% of the weight")),
     "dropout-sums": (
         {**DIRECT, "dropout": {"rate": 0.5, "seed": 1}},
@@ -117,14 +129,18 @@ def test_notes_that_options_bring_about() -> None:
     assert with_code("permute-mask", causal) == with_code("permute-mask", LAYER, permute="2,0,1") == []
 
 
+ROOMS = ("remarks.py", "config/*.py", "parts/*.py", "cores/*.py")  # notes of other rooms are about commands, tested with them
+
+
 def test_every_code_is_tested() -> None:
-    """Each literal first argument of Note(…) in the package is a code of this file."""
+    """Each literal first argument of Note(…) in the rooms that know a layer is a code of this file."""
     written: set[str] = set()
-    for file in Path(attntrace.__file__).parent.rglob("*.py"):
+    home = Path(attntrace.__file__).parent
+    for file in (file for room in ROOMS for file in home.glob(room)):
         for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
             if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "Note":
                 written |= {node.args[0].value} if isinstance(node.args[0], ast.Constant) else set()
-    assert written >= {"tie", "square-weight", "mask-broadcast"}
+    assert written >= {"tie", "square-weight", "mask-broadcast", "tiles"}
     assert written <= {*NOTES, "seed-unused", "permute-mask"}
 
 
@@ -225,6 +241,78 @@ def test_one_key_alone_is_not_saturated() -> None:
 def test_dropout_of_rate_zero() -> None:
     """Rows do sum to 1 then."""
     assert with_code("dropout-sums", {**DIRECT, "dropout": {"rate": 0.0, "seed": 1}}) == []
+
+
+# ------------------------------------------------------------------ sinks, tiles, rings, caches
+
+CORES = [{"tiled": {"queries": 1, "keys": 1}}, {"tiled": {"queries": 2, "keys": 2}}, {"ring": {"devices": 2}}]
+EMPTY: Config = {**DIRECT, "mask": {"keep": [[1, 1], [0, 0]]}}
+
+
+def codes(config: Config) -> list[str]:
+    return [note.code for note in notes(config)]
+
+
+@pytest.mark.parametrize("core", CORES)
+def test_a_row_without_keys_in_tiles(core: Config) -> None:
+    """The tile that holds the row is named, and the row within it; the −∞ on the way are as they should be."""
+    found = notes({**EMPTY, "core": core})
+    assert [n.code for n in found] == ["tiles", "masked-row"]
+    context = "context_0[1]" if core == CORES[1] else "context_1[0]"
+    zeros = "its context is zeros, as torch's scaled_dot_product_attention and ONNX give"
+    assert found[1].message == f"{context}: a query that may attend to nothing has every score −∞; {zeros}"
+    assert codes({**DIRECT, "core": core, "mask": "causal"}) == ["tiles"]
+
+
+@pytest.mark.parametrize("core", CORES)
+def test_a_row_without_keys_in_tiles_as_nan(core: Config) -> None:
+    (found,) = with_code("masked-row", {**EMPTY, "core": core, "masked_row": "nan"})
+    assert "its context is NaN, as plain softmax gives" in found.message
+
+
+@pytest.mark.parametrize("masked_row", ["zero", "nan"])
+def test_a_row_without_keys_but_with_a_sink(masked_row: str) -> None:
+    """The sink takes everything, and softmax is defined: NaN has no place here."""
+    config = {**EMPTY, "sinks": [0], "masked_row": masked_row}
+    (found,) = notes(config)
+    assert (found.code, found.step) == ("masked-row", "weights")
+    assert found.message.endswith("its weights are zeros, since the sink takes everything")
+    for core in CORES:
+        tiles, found = notes({**config, "core": core})
+        assert (tiles.code, found.code, found.step[:6]) == ("tiles", "masked-row", "total_")
+        assert found.message.endswith("its context is zeros, since the sink takes everything")
+        assert attntrace.trace({**config, "core": core})["output"].values[1].tolist() == [0]
+
+
+def test_a_sink_beside_a_key_that_takes_nearly_everything() -> None:
+    assert codes({**DIRECT, "q": [[1, 0], [0, 1000]], "sinks": [0]}) == ["saturated"]
+
+
+def test_what_all_tiles_have_alike_is_told_once() -> None:
+    core = {"tiled": {"queries": 1, "keys": 1}}
+    filled = {**DIRECT, "mask": {"add": [[-1e9, -1e9], [-1e9, 0]]}, "core": core}
+    assert codes(filled) == ["tiles", "mask-finite-fill"]
+    dropped = {**DIRECT, "dropout": {"rate": 0.5, "seed": 1}, "core": core}
+    assert codes(dropped) == ["tiles", "dropout-sums"]
+
+
+def test_nan_and_infinity_in_tiles_are_named_where_they_come_from() -> None:
+    core = {"tiled": {"queries": 1, "keys": 1}}
+    found = notes({**with_cell("x", (0, 0), np.nan), "core": core})
+    assert [(n.code, n.step) for n in found] == [("tiles", None), ("nan-input", "x"), ("nan", "q")]
+    large = {**DIRECT, "q": [[300, 0], [0, 1]], "k": [[300, 0], [0, 1]], "dtype": "float16", "core": core}
+    assert ("overflow", "scores_0_0") in [(n.code, n.step) for n in notes(large)]
+
+
+def test_a_sequence_of_a_ragged_batch_that_sees_nothing() -> None:
+    """Its padding leaves none of its keys, old or new."""
+    blocks = {name: np.ones((3, 1, 2, 1)) for name in "kv"}
+    cache = {"blocks": blocks, "table": [[0, 1], [2, 2]], "lengths": [4, 1]}
+    layer = {name: np.ones((2, 1, 1, 1)) for name in "qkv"}
+    config = {**layer, "cache": cache, "mask": [{"window": {"left": 3, "right": 0}}, {"padding": [5, 0]}]}
+    (found,) = with_code("masked-row", config)
+    assert "weights[1, 0, 0]:" in found.message
+    assert with_code("masked-row", {**config, "mask": "causal"}) == []
 
 
 # ------------------------------------------------------------------ weights

@@ -2,8 +2,10 @@
 
 import ast
 import math
+import re
 import subprocess
 import sys
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from types import SimpleNamespace
@@ -17,10 +19,22 @@ import attntrace
 from attntrace import compare, layer, ops
 from attntrace.dtypes import dtype
 from attntrace.errors import AttnTraceError, MissingPackage
+from attntrace.ops import position
+from attntrace.parts import place
+from attntrace.parts.rope import Rope
 from attntrace.problem import INPUTS
-from attntrace.verification import verify
+from attntrace.verification import opinion_row, verify
 
 torch = pytest.importorskip("torch")
+
+
+@pytest.fixture(autouse=True, scope="module")
+def one_thread() -> Iterator[None]:
+    """Tensors this small are only slowed down by more threads."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
 
 
 def draw(*shape: int, seed: int | None = None) -> dict[str, Any]:
@@ -31,8 +45,32 @@ def square(width: int, *names: str) -> dict[str, Any]:
     return {name: draw(width, width) for name in names}
 
 
+def without(config: dict[str, Any], *keys: str) -> dict[str, Any]:
+    return {key: value for key, value in config.items() if key not in keys}
+
+
 SELF = {"seed": 1, "x": draw(4, 6), **square(6, "w_q", "w_k", "w_v")}
 HEADED = {"seed": 2, "x": draw(2, 5, 8), **square(8, "w_q", "w_k", "w_v", "w_o"), "heads": 2}
+GIVEN = {"seed": 6, "q": draw(2, 3, 4, 6), "k": draw(2, 3, 5, 6), "v": draw(2, 3, 5, 2)}
+GROUPED = {
+    "seed": 5, "x": draw(2, 3, 8), "w_q": draw(8, 24), "w_k": draw(8, 12), "w_v": draw(8, 6), "heads": 4, "kv_heads": 2
+}  # fmt: skip
+PAST = {"k": draw(2, 2, 4, 6), "v": draw(2, 2, 4, 3)}
+PAGED = {"blocks": {"k": draw(5, 2, 2, 6), "v": draw(5, 2, 2, 3)}, "table": [[3, 1], [0, 4]], "lengths": [2, 3]}
+LLAMA = {"type": "llama3", "factor": 8, "low_freq_factor": 1, "high_freq_factor": 4, "original_max_position_embeddings": 16}
+BLOCK = {
+    **SELF,
+    "w_norm1": draw(6),
+    "w_norm2": draw(6),
+    "w_up": draw(6, 8),
+    "b_up": draw(8),
+    "w_down": draw(8, 6),
+    "b_down": draw(6),
+}
+VARIED = {  # whatever goes with a matrix of scores
+    **without(GROUPED, "x"), "x": draw(2, 5, 8), "sinks": draw(4), "softcap": 4, "alibi": True, "dropout": {"rate": 0.3},
+    "mask": {"window": {"left": 1, "right": 3}}, "--queries": ":4",
+}  # fmt: skip
 PROBLEMS: dict[str, dict[str, Any]] = {
     "single head": SELF,
     "fused causal with biases": {
@@ -63,15 +101,102 @@ PROBLEMS: dict[str, dict[str, Any]] = {
     "bottom-right": {"seed": 6, "q": draw(4, 3), "k": draw(6, 3), "v": draw(6, 2), "mask": {"causal": "bottom-right"}},
     "list": {**HEADED, "mask": ["causal", {"padding": [5, 3]}, {"add": draw(5, 5, seed=7)}]},
     "a row without keys": {**SELF, "mask": {"keep": [[0, 0, 0, 0], [1, 1, 0, 0], [0, 1, 1, 0], [1, 1, 1, 1]]}},
+    "only some queries": {**HEADED, "mask": ["causal", {"add": draw(5, 5, seed=7)}], "--queries": "2:4"},
+    "only some queries, given": {**GIVEN, "mask": {"padding": [4, 5]}, "--queries": "-2:"},
+    "only some queries, side by side": {
+        "seed": 6, "q": draw(4, 8), "k": draw(5, 4), "v": draw(5, 6), "heads": 4, "kv_heads": 2, "--queries": "1:3"
+    },
+    "half rotated, scaled, after a cache": {
+        **GROUPED, "cache": PAST, "mask": "causal", "rope": {"pairs": "half", "dims": 4, "scaling": LLAMA}
+    },
+    "pairs rotated, given positions": {
+        **GROUPED, "rope": {"pairs": "interleaved", "positions": [[3, 1, 7], [0, 5, 2]], "key_positions": [9, 4, 0]}
+    },
+    "rotated, scaled evenly, some queries": {
+        **GROUPED, "rope": {"pairs": "half", "offset": 3, "scaling": {"type": "linear", "factor": 4}}, "--queries": "1:"
+    },
+    "rotated by tables": {
+        **GROUPED,
+        "rope": {"pairs": "half", "cos": draw(9, 2), "sin": draw(9, 2), "dims": 4, "positions": [[3, 1, 7], [0, 5, 2]]},
+    },
+    "rotated by tables for each batch item": {
+        **GROUPED, "rope": {"pairs": "interleaved", "cos": draw(2, 3, 3), "sin": draw(2, 3, 3)}
+    },
+    "rotated without heads": {**SELF, "rope": {"pairs": "half", "base": 100}},
+    "norms of queries and keys": {
+        **GROUPED, "qk_norm": {"norm": "rmsnorm", "q": draw(6), "k": draw(6)}, "rope": {"pairs": "half"}
+    },
+    "layernorm of queries and keys": {**SELF, "qk_norm": {"norm": "layernorm", "eps": 0.01}},
+    "unit queries and keys": {**HEADED, "qk_norm": {"norm": "l2", "q": draw(4)}, "scale": 10},
+    "paged, of unequal lengths": {
+        **GROUPED, "cache": PAGED, "mask": {"window": {"left": 3, "right": 0}}, "rope": {"pairs": "half"}, "alibi": True
+    },
+    "paged, one sequence": {
+        **SELF, "mask": "causal",
+        "cache": {"blocks": {"k": draw(4, 2, 6), "v": draw(4, 2, 6)}, "table": [2, 0], "lengths": [3]},
+    },
+    "linear biases and softcap": {
+        "seed": 7, "x": draw(4, 12), **square(12, "w_q", "w_k", "w_v"), "heads": 6, "alibi": True, "softcap": 2,
+        "mask": "causal",
+    },
+    "linear biases aligned, without heads": {
+        "seed": 6, "q": draw(4, 3), "k": draw(6, 3), "v": draw(6, 2), "alibi": {"slopes": [0.3], "align": "bottom-right"}
+    },
+    "sinks": {**HEADED, "sinks": draw(2), "mask": "causal", "softcap": 3},
+    "a sink without heads": {**SELF, "sinks": [0.5]},
+    "block, gated": {**BLOCK, "block": {"norm": "rmsnorm", "mlp": "gated"}, "w_gate": draw(6, 8), "b_gate": draw(8)},
+    "block, gated by gelu, some queries": {
+        **BLOCK, "block": {"norm": "layernorm", "mlp": "gated_gelu", "eps": 0.01}, "w_gate": draw(6, 8), "--queries": "1:3"
+    },
+    "block, normed afterwards": {
+        **BLOCK, "block": {"norm": "layernorm", "mlp": "gelu", "order": "post"}, "b_norm1": draw(6), "b_norm2": draw(6)
+    },
+    "block, normed afterwards, some queries": {
+        **BLOCK, "block": {"norm": "rmsnorm", "mlp": "silu", "order": "post"}, "--queries": ":2"
+    },
+    "block, side by side": {**BLOCK, "block": {"norm": "layernorm", "mlp": "gelu_tanh", "order": "parallel"}},
+    "block, side by side, one norm": {
+        **without(BLOCK, "w_norm2"), "block": {"norm": "rmsnorm", "mlp": "relu", "order": "parallel"}, "--queries": "2:"
+    },
+    "tiles": {**VARIED, "core": {"tiled": {"queries": 3, "keys": 2}}},
+    "tiles after a cache": {**GROUPED, "cache": PAST, "mask": "causal", "core": {"tiled": {"queries": 2, "keys": 4}}},
+    "tiles without heads": {**SELF, "core": {"tiled": {"queries": 3, "keys": 3}}, "--queries": "1:"},
+    "ring": {**VARIED, "core": {"ring": {"devices": 2}}},
+    "ring of more devices than queries": {**GROUPED, "cache": PAST, "core": {"ring": {"devices": 5}}, "--queries": "1:"},
 }  # fmt: skip
+MADE = ("mask", "distance", "positions", "key_positions")  # not computed, and yet the tool's own
+
+
+def posed(config: dict[str, Any]) -> Any:
+    """A problem; the key --queries is the option of that name."""
+    return attntrace.load(without(config, "--queries"), queries=config.get("--queries"))
 
 
 def compared(config: dict[str, Any]) -> list[str]:
-    """The steps that can be wrong: those computed, and the effective mask."""
-    return [step.name for step in attntrace.trace(config) if not step.given or step.name == "mask"]
+    """The steps that can be wrong: those computed, and those that follow from the problem alone."""
+    return [step.name for step in layer.trace(posed(config)) if not step.given or is_made(step.name)]
 
 
-CASES = [(name, step) for name, config in PROBLEMS.items() for step in compared(config)]
+def is_made(name: str) -> bool:
+    base, suffix = parted(name)
+    return base in MADE or (base == "keep" and suffix != "")
+
+
+def parted(name: str) -> tuple[str, str]:
+    """scores_0_1 as scores and _0_1."""
+    base = re.sub(r"(_\d+)+$", "", name)
+    return base, name[len(base) :]
+
+
+def sample(config: dict[str, Any]) -> list[str]:
+    """The compared steps; of those that each tile has, the first and the last."""
+    ends: dict[str, list[str]] = {}
+    for name in compared(config):
+        ends.setdefault(parted(name)[0], []).append(name)
+    return [name for name in compared(config) if name in (ends[parted(name)[0]][0], ends[parted(name)[0]][-1])]
+
+
+CASES = [(name, step) for name, config in PROBLEMS.items() for step in sample(config)]
 
 
 @dataclass(frozen=True)
@@ -131,12 +256,12 @@ def infinite(values: np.ndarray) -> np.ndarray:
 
 def report(config: dict[str, Any], name: str, spoil: Any) -> Any:
     """What verify says of a trace whose step `name` is spoilt."""
-    problem = attntrace.load(config)
+    problem = posed(config)
     trace = layer.trace(problem)
     step = trace[name]
     if step.given:
         read = step.read
-        step.read = lambda: spoil(np.array(read()))
+        step.read = lambda: spoil(np.array(read(), step.dtype))
     else:
         step.operation = Spoilt(step.operation, spoil)
     return verify(problem, trace)
@@ -144,10 +269,17 @@ def report(config: dict[str, Any], name: str, spoil: Any) -> Any:
 
 @pytest.mark.parametrize("config", PROBLEMS.values(), ids=PROBLEMS)
 def test_without_a_fault_all_steps_agree(config: dict[str, Any]) -> None:
-    found = attntrace.verify(config)
+    found = attntrace.verify(posed(config))
     assert found.agrees, found.verdict
     assert [row.step for row in found.rows] == compared(config)
     assert found.first is None
+
+
+@pytest.mark.parametrize("name", ["float32", "float16", "bfloat16"])
+@pytest.mark.parametrize("config", PROBLEMS.values(), ids=PROBLEMS)
+def test_all_steps_agree_in_every_dtype(config: dict[str, Any], name: str) -> None:
+    found = attntrace.verify(posed({**config, "dtype": name}))
+    assert found.agrees, f"{found.verdict}: {found.first}"
 
 
 @pytest.mark.parametrize(("name", "step"), CASES, ids=[f"{name}: {step}" for name, step in CASES])
@@ -159,16 +291,19 @@ def test_a_fault_is_found_and_named(name: str, step: str) -> None:
     assert f"the first that differs is {step} (" in found.verdict
     wrong = [row for row in found.rows if not row.difference.agrees]
     assert [row.step for row in wrong] == [step]
-    right = attntrace.trace(PROBLEMS[name])[step].values
+    right = layer.trace(posed(PROBLEMS[name]))[step].values
     assert nudge(np.array(right))[wrong[0].difference.worst] != right[wrong[0].difference.worst]
 
 
-EVERY_STEP = {"fused causal with biases", "grouped heads", "dropout"}  # all steps there are
+SPOILT = (last_nudge, shift, even, not_a_number, infinite)
+FIRST = list({parted(step)[0] + "_" * (parted(step)[1] != ""): (name, step) for name, step in reversed(CASES)}.values())
+EVERY_STEP = [case for case in CASES if case[0] in ("fused causal with biases", "grouped heads", "dropout")]
 
 
-@pytest.mark.parametrize("spoil", [last_nudge, shift, even, not_a_number, infinite])
-@pytest.mark.parametrize(("name", "step"), [case for case in CASES if case[0] in EVERY_STEP])
+@pytest.mark.parametrize("spoil", SPOILT)
+@pytest.mark.parametrize(("name", "step"), dict.fromkeys([*EVERY_STEP, *FIRST]))
 def test_other_faults_are_found_and_named(name: str, step: str, spoil: Any) -> None:
+    """Of every kind of step, in a tile and out of it, the first one that the problems have."""
     found = report(PROBLEMS[name], step, spoil)
     assert not found.agrees
     assert found.first.step == step
@@ -190,6 +325,78 @@ def test_a_wrong_formula_is_found(monkeypatch: pytest.MonkeyPatch, owner: Any, n
     found = attntrace.verify(HEADED)
     assert found.first is not None
     assert found.first.step == step
+
+
+def other_pairs(self: Any) -> tuple[slice, slice]:
+    half = self.dims // 2
+    halves, neighbours = (slice(0, half), slice(half, self.dims)), (slice(0, self.dims, 2), slice(1, self.dims, 2))
+    return neighbours if self.pairs == "half" else halves
+
+
+VARIANTS = {  # what people get wrong: (owner, name, the wrong one, problem, first step that differs)
+    "pairs of the other convention": (ops.Rotate, "indexes", other_pairs, "half rotated, scaled, after a cache", "q_rot"),
+    "pairs of the other convention, again": (ops.Rotate, "indexes", other_pairs, "pairs rotated, given positions", "q_rot"),
+    "turned the other way": (ops.Sin, "forward", lambda self, x: -np.sin(x), "rotated without heads", "sin"),
+    "frequencies of d": (
+        ops.Frequencies, "forward", lambda self: self.base ** -(np.arange(self.dims // 2) / self.dims), "rotated without heads",
+        "frequencies",
+    ),
+    "a scaling left out": (
+        position.Llama3, "__call__", lambda self, x: x, "half rotated, scaled, after a cache", "frequencies"
+    ),
+    "a scaling the wrong way round": (
+        position.Linear, "__call__", lambda self, x: x * self.factor, "rotated, scaled evenly, some queries", "frequencies"
+    ),
+    "positions that begin at 0 after a cache": (
+        Rope, "standing", lambda self, p, count: np.arange(count), "half rotated, scaled, after a cache", "positions"
+    ),
+    "a causal mask that forgets the cache": (
+        place, "first", lambda p, align: np.array([0]), "half rotated, scaled, after a cache", "mask"
+    ),
+    "slots of a page taken for positions": (
+        place, "key_positions", lambda p, at: np.array([at.keys]), "paged, of unequal lengths", "distance"
+    ),
+    "pages in the order of memory": (
+        ops.Gather, "forward", lambda self, blocks, table: GATHER(self, blocks, np.sort(table)), "paged, of unequal lengths",
+        "k_past",
+    ),
+    "new keys before the past": (
+        ops.Concat, "forward", lambda self, *x: np.concatenate(x[::-1], -2), "tiles after a cache", "k_all"
+    ),
+    "a bias that grows": (
+        ops.LinearBias, "forward", lambda self, m, x: m[:, None, None] * x, "linear biases and softcap", "alibi"
+    ),
+    "slopes without the heads between": (
+        ops.Slopes, "forward", lambda self: 2.0 ** (-8 * np.arange(1, 7) / 6), "linear biases and softcap", "slopes"
+    ),
+    "a cap that only clips": (ops.Softcap, "forward", lambda self, s: s.clip(-self.cap, self.cap), "sinks", "capped"),
+    "a sink left out": (ops.Softmax, "_with_sink", lambda self, s, z: ops.Softmax().forward(s), "sinks", "weights"),
+    "epsilon beside the root": (
+        ops.Normalise, "_size", lambda self, x: x.std(-1, keepdims=True) + self.eps, "layernorm of queries and keys", "q_norm"
+    ),
+    "variance of a sample": (
+        ops.Normalise, "_size", lambda self, x: np.sqrt(x.var(-1, keepdims=True, ddof=1) + self.eps),
+        "block, normed afterwards", "normed1",
+    ),
+    "the other gelu": (
+        ops.Activate, "forward", lambda self, x: torch.nn.functional.gelu(torch.tensor(x)).numpy(), "block, side by side",
+        "activated",
+    ),
+    "a running sum that is not rescaled": (ops.Combine, "forward", lambda self, a, f, b, g=1: a + b, "tiles", "sum_0_1"),
+    "a maximum that forgets": (ops.Maximum, "forward", lambda self, a, b: b, "tiles", "max_0_1"),
+    "a sink of the wrong size": (
+        ops.AddSink, "forward", lambda self, total, m, z: total + np.exp(z)[:, None], "ring", "total_0"
+    ),
+}  # fmt: skip
+GATHER = ops.Gather.forward
+
+
+@pytest.mark.parametrize(("owner", "name", "wrong", "problem", "step"), VARIANTS.values(), ids=VARIANTS)
+def test_a_wrong_formula_of_a_variant_is_found(
+    monkeypatch: pytest.MonkeyPatch, owner: Any, name: str, wrong: Any, problem: str, step: str
+) -> None:
+    monkeypatch.setattr(owner, name, wrong)
+    assert attntrace.verify(posed(PROBLEMS[problem])).first.step == step
 
 
 def test_a_group_repeated_in_the_wrong_order_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -232,6 +439,81 @@ def test_an_opinion_can_differ_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     assert "the first that differs is output (scaled_dot_product_attention)" in found.verdict
 
 
+# ------------------------------------------------------------------ torch's own attention
+
+FUSED, FLEX, MULTI = "scaled_dot_product_attention", "flex_attention", "nn.MultiheadAttention"
+PARTS = {"block": {"norm": "rmsnorm", "mlp": "relu", "order": "pre"}, "w_up": draw(6, 8), "w_down": draw(8, 6)}
+OPINIONS: dict[str, tuple[dict[str, Any], set[str]]] = {  # config, and what can be asked
+    "plain": (SELF, {FUSED, MULTI}),
+    "heads and a mask": ({**HEADED, "mask": ["causal", {"add": draw(2, 5, 5, seed=7)}]}, {FUSED, MULTI}),
+    "some queries": ({**HEADED, "mask": "causal", "--queries": "2:4"}, {FUSED, MULTI}),
+    "linear biases": ({**HEADED, "alibi": True, "mask": "causal"}, {FUSED, MULTI}),
+    "linear biases without heads": ({**SELF, "alibi": True}, {FUSED, MULTI}),
+    "a block before": ({**SELF, **PARTS}, {FUSED, MULTI}),
+    "a block, some queries": ({**SELF, **PARTS, "--queries": "1:3"}, {FUSED, MULTI}),
+    "tiles": ({**HEADED, "mask": "causal", "core": {"tiled": {"queries": 2, "keys": 2}}}, {FUSED, MULTI}),
+    "a ring": ({**HEADED, "mask": "causal", "core": {"ring": {"devices": 3}}, "--queries": "1:"}, {FUSED, MULTI}),
+    "groups": (GROUPED, {FUSED}),
+    "rotations and a cache": (PROBLEMS["half rotated, scaled, after a cache"], {FUSED}),
+    "unequal caches and biases": (PROBLEMS["paged, of unequal lengths"], {FUSED}),
+    "norms": (PROBLEMS["norms of queries and keys"], {FUSED}),
+    "a softmax of its own dtype": ({**HEADED, "softmax_dtype": "float32"}, {FUSED, MULTI}),
+    "softcap": (PROBLEMS["linear biases and softcap"], {FLEX}),
+    "sinks": ({**HEADED, "sinks": draw(2)}, {FLEX}),
+    "a sink without heads": ({**SELF, "sinks": [0.5], "softcap": 2, "alibi": True}, {FLEX}),
+    "softcap, groups and sinks": ({**without(VARIED, "dropout"), "core": {"ring": {"devices": 2}}}, {FLEX}),
+    "sinks of half precision": ({**without(VARIED, "dropout"), "dtype": "bfloat16"}, {FLEX}),
+    "dropout": (PROBLEMS["dropout"], set()),
+    "dropout and softcap": (PROBLEMS["tiles"], set()),
+    "NaN for a row without keys": ({**SELF, "masked_row": "nan", "mask": "causal", "softcap": 2.0}, set()),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("config", "asked"), OPINIONS.values(), ids=OPINIONS)
+def test_whoever_can_express_a_problem_is_asked(config: dict[str, Any], asked: set[str]) -> None:
+    """And whoever cannot says why. Each finds the values planted elsewhere wrong: see the next test."""
+    from attntrace.reference.torch import silences, whole
+
+    problem = posed(config)
+    trace = layer.trace(problem)
+    have = {step.name: step.values for step in trace}
+    opinions = list(whole(problem, have))
+    assert {o.what for o in opinions} == asked
+    assert {o.step for o in opinions if o.what != MULTI} <= {"context" if "context" in have else "output"}
+    assert all(opinion_row(o, trace, have).difference.agrees for o in opinions)
+    silent = silences(problem, have)
+    wanted = {FUSED, MULTI} | ({FLEX} if {"softcap", "sinks"} & config.keys() else set())
+    assert silent.keys() == wanted - asked
+    assert all(silent.values())
+
+
+SPANNED = [(name, what) for name, (_, asked) in OPINIONS.items() for what in sorted(asked)]
+
+
+@pytest.mark.parametrize(("name", "what"), [case for case in SPANNED if case[0] != "sinks of half precision"])
+def test_an_opinion_finds_a_fault(name: str, what: str) -> None:
+    from attntrace.reference.torch import whole
+
+    problem = posed(OPINIONS[name][0])
+    trace = layer.trace(problem)
+    have = {step.name: step.values for step in trace}
+    size = 1e-6 if name != "a softmax of its own dtype" else 1e-3
+    for o in [o for o in whole(problem, have) if o.what == what]:
+        assert set(o.start) <= have.keys(), "both begin from steps of the trace"
+        spoilt = have | {o.step: have[o.step] * (1 + size)}
+        assert not opinion_row(o, trace, spoilt).difference.agrees
+
+
+def test_why_flex_attention_is_not_asked(monkeypatch: pytest.MonkeyPatch) -> None:
+    from attntrace.reference.torch import whole as module_function
+    from attntrace.reference.torch.whole import silences
+
+    monkeypatch.setitem(module_function.__globals__, "flex_attention", None)
+    problem = posed({**SELF, "softcap": 2.0})
+    assert silences(problem, {})[FLEX] == "this version of torch has none that runs as it is"
+    assert attntrace.verify(problem).opinions == ()
+
+
 # ------------------------------------------------------------------ what is compared, and what is not
 
 
@@ -241,13 +523,25 @@ def test_inputs_are_listed_as_given() -> None:
     assert attntrace.verify(PROBLEMS["direct, heads side by side"]).given == ("q_merged", "k_merged", "v_merged")
 
 
-def test_every_step_is_compared_or_given() -> None:
-    from attntrace.reference.torch import STEPS
+# Steps that are numbers of the config, or of the generator that dropout draws from.
+NUMBERS = {
+    *INPUTS, "keep", "slopes", "table", "cos_table", "sin_table",
+    *(f"{letter}_{what}" for letter in "qkv" for what in ("merged", "given", "past", "blocks", "norm_weight")),
+}  # fmt: skip
 
-    given = {*INPUTS, "keep", *(f"{letter}_merged" for letter in "qkv")}
-    for name in {step.name for config in PROBLEMS.values() for step in attntrace.trace(config)}:
-        assert name in STEPS or name in given
-    assert {name for _, name in CASES} == set(STEPS), "every step of the reference has been seen to fail"
+
+def test_every_step_is_compared_or_given() -> None:
+    for config in PROBLEMS.values():
+        given = {step.name for step in layer.trace(posed(config)) if step.given and not is_made(step.name)}
+        assert given <= NUMBERS
+
+
+def test_every_step_of_the_reference_has_been_seen_to_fail() -> None:
+    from attntrace.reference.torch import STEPS, TILES
+
+    seen = [parted(step) for _, step in CASES]
+    assert {base for base, suffix in seen if not suffix} == set(STEPS)
+    assert {base for base, suffix in seen if suffix} == set(TILES)
 
 
 def test_comparing_nothing_is_an_error() -> None:
@@ -278,15 +572,21 @@ def test_the_verdict_counts() -> None:
 
 
 def test_the_reference_shares_no_arithmetic_with_the_layer() -> None:
-    source = Path(attntrace.__file__).with_name("reference") / "torch.py"
-    imported = set()
-    for node in ast.walk(ast.parse(source.read_text())):
+    """Of the parts it knows the classes, which say what the config says, and no function; nor what they work out of it."""
+    files = sorted((Path(attntrace.__file__).with_name("reference") / "torch").glob("*.py"))
+    imported, called = set(), set()
+    for node in [node for file in files for node in ast.walk(ast.parse(file.read_text(encoding="utf-8")))]:
         if isinstance(node, ast.Import):
             imported |= {alias.name for alias in node.names}
         if isinstance(node, ast.ImportFrom):
-            imported |= {f"{node.module}.{alias.name}" for alias in node.names} | {str(node.module)}
+            imported |= {f"{node.module}.{alias.name}" for alias in node.names}
+        if isinstance(node, ast.Attribute):
+            called.add(node.attr)
     assert "torch" in imported
     assert not [name for name in imported if name.startswith(("attntrace.ops", "attntrace.layer", "attntrace.compare"))]
+    parts = {name for name in imported if name.startswith(("attntrace.parts", "attntrace.cores"))} - {"attntrace.parts.mask"}
+    assert {name.rpartition(".")[2] for name in parts} == {"Alibi", "Block", "Cache", "QKNorm", "Ring", "Rope", "Tiled"}
+    assert not called & {"turned", "standing", "effective", "allowed", "whole", "divisor", "columns", "past", "rows", "axes"}
 
 
 def test_overflow_within_a_step_is_not_held_against_torchs_attention() -> None:
@@ -296,6 +596,19 @@ def test_overflow_within_a_step_is_not_held_against_torchs_attention() -> None:
     assert found.agrees
     assert found.opinions == ()
     assert attntrace.trace(config)["scores"].values[0, 0] == np.inf
+
+
+@pytest.mark.parametrize("inner", ["float32", "float16", "bfloat16"])
+@pytest.mark.parametrize("sinks", [{}, {"sinks": [0.5]}])
+def test_a_softmax_of_another_dtype(inner: str, sinks: dict[str, Any]) -> None:
+    """Its numbers are of that dtype, and a fault of more than a few units of it is found."""
+    config = {**SELF, "scale": 0.1, "softmax_dtype": inner, **sinks}
+    assert attntrace.verify(config).agrees
+    values = attntrace.trace(config)["weights"].values
+    assert (values == values.astype(dtype(inner)).astype(values.dtype)).all()
+    part = {"float32": 1e-4, "float16": 0.1, "bfloat16": 0.5}[inner]
+    for step in ("weights", *(("sink_weights",) if sinks else ())):
+        assert report(config, step, lambda values: values * (1 + part)).first.step == step
 
 
 @pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf])

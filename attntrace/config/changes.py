@@ -7,13 +7,16 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from attntrace.cell import Cell, parse
+import numpy as np
+
+from attntrace.cell import Cell, Index, parse_index
 from attntrace.config.draft import SHOWN, TEXT_KEYS, Draft, Request, collected, touched
 from attntrace.config.tensors import Edited, Permuted, found, numbers
 from attntrace.config.yaml import parse as parse_yaml
 from attntrace.config.yaml import parse_value
 from attntrace.errors import AttnTraceError, Fault, Path
 from attntrace.problem import INPUTS, Options, Source, called
+from attntrace.tape import Array
 
 
 def apply(request: Request, draft: Draft) -> None:
@@ -69,25 +72,37 @@ def shape(draft: Draft, option: str, name: str, axis: int, size: int | None) -> 
 
 
 SET = re.compile(r"([^=]*?)\s*=(.*)", re.DOTALL)
-PART = re.compile(r"\.?([A-Za-z_]\w*)|\[\s*(\d{1,9})\s*\]", re.ASCII)
+PART = re.compile(r"\.?([A-Za-z_]\w*)|\[([-+\d\s,]{1,90})\]", re.ASCII)
+ENTRY = r"\[\s*[-+]?\d{1,9}\s*\]"  # of a list of masks
+TENSOR = re.compile(  # a tensor of the config, and the cells of it
+    rf"({'|'.join(INPUTS)}|mask\s*(?:{ENTRY})?\.(?:keep|ignore|add)|rope\.(?:positions|key_positions|cos|sin)|alibi\.slopes"
+    r"|qk_norm\.[qk]|cache\.(?:[kv]|table|blocks\.[kv]))\s*(\[.*)",
+    re.ASCII | re.DOTALL,
+)
 
 
 def set_value(draft: Draft, text: str) -> None:
-    """`--set KEY=VALUE`: a key of the config (scale, mask.padding, tokens[1]), or cells of a tensor (x[0], x[:, 3:])."""
+    """`--set KEY=VALUE`: a key of the config (scale, mask.padding, tokens[1]), or cells of a tensor (x[0], cache.k[:, 3:])."""
     option = f"--set {text if len(text) <= SHOWN else text[:SHOWN] + '…'}"
     match = SET.fullmatch(text)
     if not match:
         raise AttnTraceError(f"{option}: expected KEY=VALUE, such as --set scale=1 or --set 'x[0]=[5,5,5,5]'")
     target, source = match[1].strip(), match[2].strip()
-    name = re.split(r"[.\[]", target)[0]
-    if name in INPUTS and target[len(name) : len(name) + 1] == "[":
-        cell = cell_of(target, option)
-        draft.edits.append((cell, value_of(name, source, target)))
-        draft.changes.append(((name,), option))
+    value = value_of(re.split(r"[.\[]", target)[0].strip(), source, target)
+    if tensor := TENSOR.fullmatch(target):
+        set_cells(draft, tensor[1], cells_of(tensor[2], target, option), value, option)
     else:
-        path = path_of(target, option)
-        value = here(value_of(name, source, target), str(path[-1]))
+        path = settled(path_of(target, option), draft.data)
+        value = here(value, str(path[-1]))
+        draft.edits = [edit for edit in draft.edits if path_of(edit[0].name, "")[: len(path)] != path]  # they are gone
         change(draft, path, value, option)
+
+
+def set_cells(draft: Draft, name: str, index: Index, value: Any, option: str) -> None:
+    """Take note of what is to be changed once the tensor is known."""
+    path = settled(path_of(name, option), draft.data)
+    draft.edits.append((Cell(called(path), index), value))
+    draft.changes.append((path, option))
 
 
 def here(value: Any, key: str) -> Any:
@@ -97,9 +112,9 @@ def here(value: Any, key: str) -> Any:
     return os.path.abspath(value) if key == "file" and isinstance(value, str) and value else value
 
 
-def cell_of(target: str, option: str) -> Cell:
+def cells_of(brackets: str, target: str, option: str) -> Index:
     try:
-        return parse(target)
+        return parse_index(brackets, target)
     except AttnTraceError as error:
         raise AttnTraceError(f"{option}: {error.faults[0].message}") from None
 
@@ -115,12 +130,38 @@ def value_of(name: str, source: str, target: str) -> Any:
 
 
 def path_of(target: str, option: str) -> Path:
-    """mask[0].padding as the path ("mask", 0, "padding")."""
-    parts = list(PART.finditer(target))
-    if not parts or "".join(match[0] for match in parts) != target or not parts[0][1]:
-        what = repr(target[:SHOWN]) if target else "nothing"
-        raise AttnTraceError(f"{option}: expected a key before the =, such as scale, mask.padding or tokens[1], found {what}")
-    return tuple(match[1] or int(match[2]) for match in parts)
+    """mask[0].padding as the path ("mask", 0, "padding"); expect.weights[0, 1] as that of a list in a list."""
+    parts = list(PART.finditer(re.sub(r"\s+(?=[.\[])", "", target)))
+    whole = "".join(match[0] for match in parts) == re.sub(r"\s+(?=[.\[])", "", target)
+    if not parts or not whole or not parts[0][1]:
+        raise no_path(target, option)
+    numbers = [[n.strip() for n in match[2].split(",")] if match[2] else [] for match in parts]
+    if not all(re.fullmatch(r"[-+]?\d{1,9}", n) for group in numbers for n in group):
+        raise no_path(target, option)
+    return tuple(
+        step for match, group in zip(parts, numbers, strict=True) for step in ([match[1]] if match[1] else map(int, group))
+    )
+
+
+def no_path(target: str, option: str) -> AttnTraceError:
+    """A slice is asked of what is no tensor, or there is no key at all."""
+    if match := re.fullmatch(r"([A-Za-z_][\w.]*)\s*\[[^\]]*(?::|\.\.\.)[^\]]*\]", target, re.ASCII):
+        return AttnTraceError(f"{option}: slices go with tensors; of {match[1]} name one entry, such as {match[1]}[0]")
+    what = repr(target[:SHOWN]) if target else "nothing"
+    return AttnTraceError(f"{option}: expected a key before the =, such as scale, mask.padding or tokens[1], found {what}")
+
+
+def settled(path: Path, data: Any) -> Path:
+    """A path whose negative numbers count from the end of their list, as they do in NumPy, with what they stand for."""
+    steps: list[str | int] = []
+    for step in path:
+        if isinstance(step, int) and isinstance(data, list):
+            step = step + len(data) if -len(data) <= step < 0 else step
+            data = data[step] if 0 <= step < len(data) else None
+        else:
+            data = data.get(step) if isinstance(data, dict) else None
+        steps.append(step)
+    return tuple(steps)
 
 
 def change(draft: Draft, path: Path, value: Any, option: str) -> None:
@@ -144,7 +185,7 @@ def put(data: Any, path: Path, value: Any, option: str) -> None:
 
 
 def entry(data: Any, step: str | int, path: Path, option: str) -> Any:
-    if isinstance(data, list) and isinstance(step, int) and step < len(data):
+    if isinstance(data, list) and isinstance(step, int) and 0 <= step < len(data):
         return data[step]
     what = f"a list of {len(data)}, numbered from 0" if isinstance(data, list) else found(data)
     state = "not set" if data is None else what
@@ -192,32 +233,54 @@ def order_of(text: str, length: int) -> tuple[int, ...]:
 def edited(draft: Draft, sources: dict[str, Source], faults: list[Fault]) -> dict[str, Source]:
     """The cells that --set changes."""
     for cell, value in draft.edits:
+        path = path_of(cell.name, "")
         if cell.name not in sources:
-            if not touched(cell.name, faults):
-                faults.append(Fault(f"{draft.option((cell.name,))}: there is no {cell.name} here to change"))
+            if not touched(str(path[0]), faults):
+                faults.append(Fault(f"{draft.option(path)}: there is no {cell.name} here to change"))
             continue
         with collected(faults):
-            sources[cell.name] = edit(sources[cell.name], cell, value)
+            sources[cell.name] = edit(sources[cell.name], cell, value, path)
     return sources
 
 
-def edit(source: Source, cell: Cell, value: Any) -> Source:
-    path = (cell.name,)
+def edit(source: Source, cell: Cell, value: Any, path: Path) -> Source:
     try:
         taken = cell.within([str(i) for i in range(len(source.shape))], source.shape)
     except AttnTraceError as error:
         raise AttnTraceError(Fault(str(error.faults[0].message), path)) from None
-    scalar = isinstance(value, (int, float)) and not isinstance(value, bool)
+    binary = path[-1] in ("keep", "ignore")
+    scalar = isinstance(value, (int, float)) and (binary or not isinstance(value, bool))
     if not scalar and not isinstance(value, list):
         raise AttnTraceError(Fault(f"{cell}: expected a number, or numbers in lists, found {found(value)}", path))
-    new = numbers([value], path)[0] if scalar else numbers(value, path)
+    new = new_numbers(value, scalar, cell, path, binary)
     if not spreads(new.shape, taken):
-        sizes = " × ".join(map(str, taken)) or "a single number"
-        raise AttnTraceError(Fault(f"{cell}: expected {sizes} numbers, found {' × '.join(map(str, new.shape))}", path))
+        wanted = " × ".join(map(str, taken)) + " numbers" if taken else "a single number"
+        raise AttnTraceError(Fault(f"{cell}: expected {wanted}, found {' × '.join(map(str, new.shape))}", path))
     return Edited(source, cell.index, new)
 
 
+def new_numbers(value: Any, scalar: bool, cell: Cell, path: Path, binary: bool) -> Array:
+    """What the cells are set to; what is wrong with it is told of the cells, and of the place in the value."""
+    try:
+        return np.asarray(numbers([value], path, binary)[0] if scalar else numbers(value, path, binary))
+    except AttnTraceError as error:
+        error.faults = tuple(retold(fault, scalar, cell, path) for fault in error.faults)
+        raise
+
+
+def retold(fault: Fault, scalar: bool, cell: Cell, path: Path) -> Fault:
+    inside = fault.path[len(path) :]
+    if not inside:
+        return fault
+    what = fault.message.partition(": ")[2]
+    of_cell = fault.message.startswith(f"{called(fault.path)}: ")
+    place = f"at {called(inside)} of the value: " if of_cell and not scalar else ""
+    return Fault(f"{cell}: {place}{what}", path)
+
+
 def spreads(shape: tuple[int, ...], over: tuple[int, ...]) -> bool:
-    """Whether NumPy would repeat an array of `shape` to fill one of shape `over`."""
+    """Whether NumPy would repeat an array of `shape` to fill one of shape `over`; axes of 1 in front count for nothing."""
+    while len(shape) > len(over) and shape[0] == 1:
+        shape = shape[1:]
     pairs = zip(reversed(shape), reversed(over), strict=False)
     return len(shape) <= len(over) and all(n in (1, size) for n, size in pairs)

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from attntrace.config.changes import apply, edited, permuted
-from attntrace.config.draft import Draft, Request, collected, read, touched
+from attntrace.config.draft import SHOWN, Draft, Request, collected, read, touched
 from attntrace.config.draw import Kept
 from attntrace.config.tensors import FORMS, Maker, listed
 from attntrace.cores.ring import Ring
@@ -23,7 +23,7 @@ from attntrace.parts.block import Block
 from attntrace.parts.cache import Cache
 from attntrace.parts.qk_norm import QKNorm
 from attntrace.parts.rope import Rope
-from attntrace.problem import INPUTS, Mask, Options, Part, Place, Problem, Source, called
+from attntrace.problem import COUNTS, INPUTS, Mask, Options, Part, Place, Problem, Source, called
 from attntrace.tape import Note
 
 
@@ -137,13 +137,22 @@ def make_parts(data: Mapping[str, Any], maker: Maker, arrays: dict[str, Source],
 
         def place(value: Any, *path: str | int, key: str = key) -> str:
             name = called((key, *path))
+            if name in COUNTS and isinstance(value, Mapping) and "draw" in value:
+                raise AttnTraceError(Fault(f"{name}: expected numbers in lists or {{file: …}}, found a draw", (key, *path)))
             arrays[name] = maker.source(value, (key, *path))
             return name
 
         with collected(faults):
-            part = PARTS[key](data[key], place)
+            part = PARTS[key](said(data[key]), place)
             parts |= {} if part is None else {key: part}
     return parts
+
+
+def said(detail: Any) -> Any:
+    """A part's mapping without options that are null, which is to leave them out. A tensor that is null is a fault."""
+    if not isinstance(detail, Mapping):
+        return detail
+    return {key: value for key, value in detail.items() if value is not None or key not in OPTIONAL}
 
 
 def make_core(detail: Any, place: Place) -> Part | None:
@@ -153,6 +162,7 @@ def make_core(detail: Any, place: Place) -> Part | None:
     return Tiled.make(detail["tiled"], place) if "tiled" in detail else Ring.make(detail["ring"], place)
 
 
+OPTIONAL = ("dims", "scaling", "align", "eps", "blocks", "lengths")  # of the parts' options, those that may be null
 # What a key of the config makes; nothing, when it switches its part off.
 PARTS: dict[str, Callable[[Any, Place], Part | None]] = {
     "qk_norm": QKNorm.make,
@@ -171,7 +181,7 @@ def queries_of(request: Request, faults: list[Fault]) -> slice | None:
         return None
     match = re.fullmatch(r"\s*(-?\d{1,12})?\s*(:)?\s*(-?\d{1,12})?\s*", text)
     if not match or not (match[1] or match[2]):
-        faults.append(Fault(f"--queries {text}: expected a run of queries, such as 0:4, -1: or 3", ("queries",)))
+        faults.append(Fault(f"--queries {text[:SHOWN]}: expected a run of queries, such as 0:4, -1: or 3"))
         return None
     start, stop = (None if group is None else int(group) for group in (match[1], match[3]))
     if match[2] is None:

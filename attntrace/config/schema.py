@@ -270,6 +270,7 @@ class RingCore(Model):
     ring: RingSize
 
 
+CORE = "direct, {tiled: {queries: 2, keys: 2}} or {ring: {devices: 2}}"
 CORES: dict[str, type[Model]] = {"tiled": TiledCore, "ring": RingCore}
 
 
@@ -344,7 +345,7 @@ class Config(Model):
     alibi: Alibi | None = Field(None, description="linear biases: true, or a mapping")
     qk_norm: QKNorm | None = Field(None, description="rmsnorm, layernorm, l2, or a mapping")
     cache: Cache | None = None
-    core: Core = Field("direct", description="direct, {tiled: {queries: 2, keys: 2}} or {ring: {devices: 2}}")
+    core: Core = Field("direct", description=CORE)
     block: Block | None = None
     w_norm1: Tensor | None = Field(None, description="(d_model), of a block's first normalisation")
     b_norm1: Tensor | None = Field(None, description="(d_model)")
@@ -384,6 +385,7 @@ EXPECTED = {
     "string_type": "text",
     "list_type": "a list",
     "model_type": "a mapping",
+    "bool_type": "true or false",
     "dict_type": "a mapping",
     "too_short": "at least one entry",
     "too_long": "at most {max_length} entries",
@@ -411,7 +413,19 @@ EXAMPLES = {
     "ring": "a mapping such as {devices: 2}",
     "block": "a mapping such as {norm: rmsnorm, mlp: gated, order: pre}",
 }
-NEEDED = {"shape": "shape: [3, 4]", "rate": "rate: 0.1"}
+# How a key is written that is missing.
+NEEDED = {
+    "shape": "shape: [3, 4]",
+    "rate": "rate: 0.1",
+    "pairs": "pairs: half, or pairs: interleaved",
+    "type": "type: linear, or type: llama3",
+    "factor": "factor: 4",
+    "norm": "norm: rmsnorm, or norm: layernorm",
+    "mlp": "mlp: gelu, or mlp: gated",
+    "queries": "queries: 2",
+    "keys": "keys: 2",
+    "devices": "devices: 2",
+}
 
 
 def check(data: Mapping[str, Any]) -> list[Fault]:
@@ -466,6 +480,15 @@ def translate(error: Mapping[str, Any], data: Mapping[str, Any]) -> Fault:
     return Fault(f"{called(path)}: expected {alternatives(path, expected)}, found {found(value)}{hint}", path)
 
 
+# What may stand at a path, where pydantic settles on one kind out of several.
+WHOLE: dict[Path, str] = {
+    ("scale",): "auto or a finite number",
+    ("core",): CORE,
+    ("alibi",): "true, false or a mapping such as {slopes: [0.5, 0.25]}",
+    ("qk_norm",): "rmsnorm, layernorm, l2 or a mapping such as {norm: rmsnorm}",
+}
+
+
 def whole(limit: Any) -> Any:
     """1.0 as 1; quotes around words left out."""
     return limit.replace("'", "") if isinstance(limit, str) else int(limit) if limit == int(limit) else limit
@@ -474,21 +497,26 @@ def whole(limit: Any) -> Any:
 def stranger(path: Path, owner: type[Model]) -> Fault:
     """A key beside the ones that a mapping may have."""
     key, where = str(path[-1]), called(path[:-1])
-    told = next((kind for kind in ("draw", "file", *MASKS) if OWNERS.get(tag(kind)) is owner), "")
+    told = next((kind for kind in ("draw", "file", *MASKS, *CORES) if OWNERS.get(tag(kind)) is owner), "")
+    if told in CORES and key in CORES:
+        return KeyFault(f"core: expected one core, found {told} and {key}; leave one of them out", path)
     if told in MASKS and key in MASKS:
         cure = f"write a list: [{{{told}: …}}, {{{key}: …}}]"
         return KeyFault(f"{where}: expected one kind of mask, found {told} and {key}; for both {cure}", path)
-    if told not in MASKS and told and key in {*FileTensor.model_fields, *DrawTensor.model_fields}:
+    if told in ("draw", "file") and key in {*FileTensor.model_fields, *DrawTensor.model_fields}:
         return KeyFault(f"{where}: {key} does not go with {told}; leave one of them out", path)
     return unknown(path, owner.model_fields)
 
 
 def untold(path: Path, value: Any) -> Fault:
     """A mapping without the key that tells what it is."""
-    masks = path[0] == "mask" and not set(path) & set(MASKS)
-    kinds = list(MASKS) if masks else ["file", "draw"]
-    known = kinds if masks else [*FileTensor.model_fields, *DrawTensor.model_fields]
-    expected = f"one of {', '.join(f'{{{kind}: …}}' for kind in kinds)}" if masks else FORMS
+    if path[0] == "mask" and not set(path) & set(MASKS):
+        kinds, expected = list(MASKS), f"one of {', '.join(f'{{{kind}: …}}' for kind in MASKS)}"
+    elif path == ("core",):
+        kinds, expected = list(CORES), CORE
+    else:
+        kinds, expected = ["file", "draw"], FORMS
+    known = [*FileTensor.model_fields, *DrawTensor.model_fields] if "file" in kinds else kinds
     strange = next((key for key in value if key not in known), None)
     if strange is not None:
         return unknown((*path, strange), kinds, f"; expected {expected}")
@@ -502,7 +530,8 @@ def locate(loc: Sequence[str | int], data: Any) -> Path:
         return ()
     head, *rest = loc
     skipped = locate(rest, data)
-    inside = (isinstance(data, list) and isinstance(head, int)) or (isinstance(data, Mapping) and head in data)
+    listed = isinstance(data, list) and isinstance(head, int) and head < len(data)
+    inside = listed or (isinstance(data, Mapping) and head in data)
     taken = (head, *locate(rest, data[head])) if inside else ()
     return taken if len(taken) > len(skipped) else skipped
 
@@ -514,8 +543,8 @@ def words(expected: str) -> list[str]:
 
 def alternatives(path: Path, expected: str) -> str:
     """What may stand at `path`, where that is more than the one kind that pydantic settled on."""
-    if path == ("scale",):
-        return "auto or a finite number"
+    if path in WHOLE:
+        return WHOLE[path]
     if expected == "causal":
         return f"causal, or one of {', '.join(f'{{{kind}: …}}' for kind in MASKS)}"
     return EXAMPLES.get(str(path[-1]), expected) if expected in ("a list", "a mapping") else expected

@@ -35,7 +35,7 @@ class Ring(Part):
         keys = p.sizes["key"]
         if self.devices > keys:
             wanted = f"at most {amount(keys, 'devices')} (one for each key)"
-            yield Fault(f"core.ring: expected {wanted}, found {self.devices}", ("core", "ring", "devices"))
+            yield Fault(f"core.ring.devices: expected {wanted}, found {self.devices}", ("core", "ring", "devices"))
         yield from too_many(self.devices**2, "core.ring", "fewer devices")
         yield from one_dtype(p)
 

@@ -12,7 +12,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from attntrace.ops.base import Operation, per_row
+from attntrace.arithmetic import Expression, Line, apply, constant, largest, total
+from attntrace.ops.base import Gradients, Operation, per_row
+from attntrace.ops.cells import Cells
 from attntrace.tape import Array
 
 
@@ -28,6 +30,18 @@ class RowMax(Operation):
     def spread(self, errors: Sequence[Array], s: Array) -> Array:
         return np.asarray(np.where(np.isneginf(s), 0, errors[0]).max(axis=-1))
 
+    def backward(self, g: Array, y: Array, s: Array) -> Gradients:
+        """All of it goes to the first largest entry."""
+        found = np.zeros(s.shape, g.dtype)
+        np.put_along_axis(found, s.argmax(axis=-1)[..., None], g[..., None], axis=-1)
+        return (found,)
+
+    def gradient(self, i: int, g: str, y: str, x: Sequence[str]) -> str:
+        return f"{g} at the largest of each row, 0 elsewhere"
+
+    def explain(self, cells: Cells) -> list[Line]:
+        return [cells.line(f"largest of {cells.name(0)}", [largest(s) for s in rows_of(cells)])]
+
 
 class Maximum(Operation):
     """The larger one of two numbers."""
@@ -40,6 +54,16 @@ class Maximum(Operation):
 
     def spread(self, errors: Sequence[Array], a: Array, b: Array) -> Array:
         return np.maximum(errors[0], errors[1])
+
+    def backward(self, g: Array, y: Array, a: Array, b: Array) -> Gradients:
+        return np.where(a >= b, g, 0), np.where(a >= b, 0, g)
+
+    def gradient(self, i: int, g: str, y: str, x: Sequence[str]) -> str:
+        return f"{g} where {x[i]} is the larger"
+
+    def explain(self, cells: Cells) -> list[Line]:
+        pairs = zip(cells.read(0, above=True), cells.read(1, above=True), strict=True)
+        return [cells.line(f"max({cells.name(0)}, {cells.name(1)})", [apply("max", a, b) for a, b in pairs])]
 
 
 @dataclass(frozen=True)
@@ -63,6 +87,21 @@ class ExpDifference(Operation):
         reach = np.expm1(errors[0] + self._along(errors[1]))
         return np.where(value == 0, 0, np.minimum(value * reach, np.maximum(value, 1) * 2))
 
+    def backward(self, g: Array, y: Array, s: Array, m: Array) -> Gradients:
+        ds = np.where(y == 0, 0, g * y)
+        return ds, -ds.sum(axis=-1) if self.rows else -ds
+
+    def gradient(self, i: int, g: str, y: str, x: Sequence[str]) -> str:
+        return f"{g} ∘ {y}" if i == 0 else f"−rowsum({g} ∘ {y})" if self.rows else f"−{g} ∘ {y}"
+
+    def explain(self, cells: Cells) -> list[Line]:
+        s = cells.read(0, above=True)
+        m = [cells.cell(1, cells.row, above=True)] * len(s) if self.rows else cells.read(1, above=True)
+        hidden = np.isneginf(cells.values(0)[cells.row])[list(cells.columns)]  # 0 whatever m is
+        terms = [constant(0) if none else apply("exp", a - b) for none, a, b in zip(hidden, s, m, strict=True)]
+        note = f"{cells.name(0)} = −∞ gives 0" if np.any(hidden) else ""
+        return [cells.line(f"exp({cells.name(0)} − {cells.name(1)})", terms, note)]
+
 
 class RowSum(Operation):
     """The sum of each row: (…, query, key) gives (…, query)."""
@@ -75,6 +114,15 @@ class RowSum(Operation):
 
     def spread(self, errors: Sequence[Array], p: Array) -> Array:
         return self.forward(errors[0])
+
+    def backward(self, g: Array, y: Array, p: Array) -> Gradients:
+        return (np.broadcast_to(g[..., None], p.shape),)
+
+    def gradient(self, i: int, g: str, y: str, x: Sequence[str]) -> str:
+        return f"{g} for every entry of its row"
+
+    def explain(self, cells: Cells) -> list[Line]:
+        return [cells.line(f"sum of {cells.name(0)}", [total(p) for p in rows_of(cells)])]
 
 
 @dataclass(frozen=True)
@@ -93,8 +141,40 @@ class Combine(Operation):
         return 3, self.forward(*map(np.abs, operands))
 
     def spread(self, errors: Sequence[Array], *operands: Array) -> Array:
-        size = [np.abs(o) for o in operands]
-        return self.forward(*(s + e for s, e in zip(size, errors, strict=True))) - self.forward(*size)
+        sizes = [np.abs(o) for o in operands]
+        moved = self._product(sizes[:2], errors[:2])
+        return moved + (self._product(sizes[2:], errors[2:]) if operands[3:] else errors[2])
+
+    def _product(self, sizes: Sequence[Array], errors: Sequence[Array]) -> Array:
+        """How far a · α moves."""
+        (a, alpha), (e, by) = sizes, errors
+        return np.asarray(e * self._along(alpha + by) + a * self._along(by))
+
+    def backward(self, g: Array, y: Array, a: Array, alpha: Array, b: Array, beta: Array | None = None) -> Gradients:
+        first = g * self._along(alpha), self._summed(g * a)
+        return (*first, g) if beta is None else (*first, g * self._along(beta), self._summed(g * b))
+
+    def _summed(self, d: Array) -> Array:
+        return np.asarray(d.sum(axis=-1)) if self.rows else d
+
+    def gradient(self, i: int, g: str, y: str, x: Sequence[str]) -> str:
+        if i == 2 and len(x) == 3:
+            return g
+        other = x[i + 1 if i % 2 == 0 else i - 1]
+        return f"rowsum({g} ∘ {other})" if i % 2 and self.rows else f"{other} {g}"
+
+    def explain(self, cells: Cells) -> list[Line]:
+        names = [cells.name(i) for i in range(len(cells.step.operands))]
+        a, alpha, b, *beta = (self._read(cells, i) for i in range(len(names)))
+        scaled = [x * f for x, f in zip(a, alpha, strict=True)]
+        added = [x * f for x, f in zip(b, beta[0], strict=True)] if beta else b
+        terms = [x + y for x, y in zip(scaled, added, strict=True)]
+        return [cells.line(f"{names[0]} × {names[1]} + {' × '.join(names[2:])}", terms)]
+
+    def _read(self, cells: Cells, i: int) -> list[Expression]:
+        if i % 2 and self.rows:
+            return [cells.cell(i, cells.row, above=True)] * len(cells.columns)
+        return cells.read(i, above=True)
 
 
 @dataclass(frozen=True)
@@ -113,6 +193,21 @@ class Quotient(Operation):
     def spread(self, errors: Sequence[Array], o: Array, l: Array) -> Array:  # noqa: E741
         share = np.minimum(errors[1] / np.where(l == 0, 1, l), 0.5)
         return np.asarray(self.forward(errors[0], l) * 2 + np.abs(self.forward(o, l)) * 2 * share[..., None])
+
+    def backward(self, g: Array, y: Array, o: Array, l: Array) -> Gradients:  # noqa: E741
+        total = np.where(l == 0, l.dtype.type(1), l) if self.empty == "zero" else l
+        dl = -(g * y).sum(axis=-1) / total
+        return g / total[..., None], np.where(l == 0, 0, dl) if self.empty == "zero" else dl
+
+    def gradient(self, i: int, g: str, y: str, x: Sequence[str]) -> str:
+        return f"{g} / {x[1]}" if i == 0 else f"−rowsum({g} ∘ {y}) / {x[1]}"
+
+    def explain(self, cells: Cells) -> list[Line]:
+        o, l = cells.read(0, above=True), cells.cell(1, cells.row, above=True)  # noqa: E741
+        formula = f"{cells.name(0)} / {cells.name(1)}"
+        if self.empty == "zero" and cells.values(1)[cells.row] == 0:
+            return [cells.line(formula, [constant(0)] * len(o), f"{cells.name(1)} = 0: the row has no key, and gets 0")]
+        return [cells.line(formula, [x / l for x in o])]
 
 
 class AddSink(Operation):
@@ -133,3 +228,23 @@ class AddSink(Operation):
     def spread(self, errors: Sequence[Array], l: Array, m: Array, z: Array) -> Array:  # noqa: E741
         term = np.exp(self._along(z, m) - m)
         return np.asarray(errors[0] + term * np.expm1(errors[1] + self._along(errors[2], m)))
+
+    def backward(self, g: Array, y: Array, l: Array, m: Array, z: Array) -> Gradients:  # noqa: E741
+        term = np.exp(self._along(z, m) - m)
+        moved = np.where(np.isfinite(term), g * term, 0)
+        by_head = moved.sum(axis=-1)
+        return g, -moved, by_head.reshape(-1, z.size).sum(axis=0) if m.ndim > 1 else by_head.sum().reshape(1)
+
+    def gradient(self, i: int, g: str, y: str, x: Sequence[str]) -> str:
+        return g if i == 0 else f"{'−' if i == 1 else 'Σ over queries '}{g} ∘ exp({x[2]} − {x[1]})"
+
+    def explain(self, cells: Cells) -> list[Line]:
+        l, m = cells.read(0, above=True), cells.read(1, above=True)  # noqa: E741
+        z = cells.cell(2, (cells.row[-1] if cells.shape(2)[0] > 1 else 0,), above=True)
+        terms = [a + apply("exp", z - b) for a, b in zip(l, m, strict=True)]
+        return [cells.line(f"{cells.name(0)} + exp({cells.name(2)} − {cells.name(1)})", terms)]
+
+
+def rows_of(cells: Cells) -> list[list[Expression]]:
+    """The whole row of the operand that each cell comes from."""
+    return [cells.whole(0, (*cells.row, c)) for c in cells.columns]

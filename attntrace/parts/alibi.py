@@ -39,7 +39,9 @@ class Alibi(Part):
         return {self.slopes: ledger.enter(self.slopes, p.sources[self.slopes].shape, (p.per_head,))}
 
     def check(self, p: Problem) -> Iterator[Fault]:
-        return unaligned(p, "alibi", self.standing(p), "align: {}", ("alibi",))
+        """Where a mask has an alignment, or should have one, that is a matter between the reader and the mask."""
+        masked = "mask" in p.unsure or any(hasattr(m, "align") for m in p.options.masks)
+        return iter(()) if masked else unaligned(p, "the distance", self.align, "{{align: {}}}", ("alibi",))
 
     def standing(self, p: Problem) -> Align:
         """Its own alignment, or the one that a causal mask or a window has."""
@@ -67,7 +69,7 @@ def bias(t: Trace, p: Problem, s: Step, at: Tile) -> Step:
         f"distance{at.suffix}", "|i − j|", (*lead, at.query, at.key), lambda: alibi.distance(p, at), "", np.dtype(np.float64)
     )
     heads = ("head",) if p.headed else ()
-    b = t(f"alibi{at.suffix}", "B = −m |i − j|", (*lead, *heads, at.query, at.key), LinearBias(), m, apart)
+    b = t(f"alibi{at.suffix}", "B = −m |i − j|", (*lead, *heads, at.query, at.key), LinearBias(p.headed), m, apart)
     missing = tuple(i for i, axis in enumerate(s.axes) if axis not in b.axes)
     return t(f"biased{at.suffix}", f"S_B = {s.symbol} + B", s.axes, AddMask(missing), s, b)
 
@@ -76,7 +78,6 @@ def slopes(t: Trace, p: Problem, alibi: Alibi) -> Step:
     if alibi.slopes:
         return give(t, p, alibi.slopes, "slopes", "m")
     n = p.sizes.get("head", 1)
-    t.sizes.setdefault(p.per_head, n)
     power = n == 1 << (n.bit_length() - 1)
     formula = f"m = 2^(−8h/{n}), h from 1 to {n}" if power else f"m = ALiBi slopes of {n} heads"
     return t("slopes", formula, (p.per_head,), Slopes(n), dtype=working(p.options.dtype))

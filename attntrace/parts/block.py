@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from attntrace.errors import Fault
-from attntrace.ledger import Ledger
+from attntrace.ledger import Ledger, amount
 from attntrace.ops import Activate, Add, Multiply, Normalise, Project
 from attntrace.parts.norm import EPS, formula
 from attntrace.parts.project import asking
@@ -49,21 +49,34 @@ class Block(Part):
 
     def check(self, p: Problem) -> Iterator[Fault]:
         if not p.projected:
-            yield Fault("block: goes around a layer that begins at x; q, k and v given directly have no block", ("block",))
+            cure = "leave it out, and its weights with it"
+            yield Fault(f"block: goes around a layer that begins at x; here q, k and v are given directly: {cure}", ("block",))
             return
+        yield from self._check_weights(p)
+        yield from self._check_width(p)
+
+    def _check_weights(self, p: Problem) -> Iterator[Fault]:
+        """Weights that are lacking, and those that nothing would read."""
         needed = ("w_up", "w_down", *("w_gate",) * self.gated)
         for name in needed:
-            if name not in p.sources:
+            if not p.has(name):
                 yield Fault(f"{name}: missing: block.mlp: {self.mlp} needs {listed(needed)}", (name,))
-        if not self.gated and "w_gate" in p.sources:
-            yield Fault(f"w_gate: not used by mlp: {self.mlp}; say mlp: gated, or leave it out", ("w_gate",))
+        for name in ("w_gate", "b_gate") if not self.gated else ():
+            if name in p.sources:
+                yield Fault(f"{name}: not used by block.mlp: {self.mlp}; say mlp: gated, or leave it out", (name,))
         for name in ("b_norm1", "b_norm2"):
             if name in p.sources and self.norm == "rmsnorm":
-                yield Fault(f"{name}: rmsnorm has no bias; leave it out, or say norm: layernorm", (name,))
+                yield Fault(f"{name}: rmsnorm has no bias; leave it out, or say block.norm: layernorm", (name,))
+
+    def _check_width(self, p: Problem) -> Iterator[Fault]:
+        """The output is added to x, so it must be as wide."""
+        if "w_o" in p.unsure:
+            return
         out = p.sizes.get("d_out") or p.sizes.get("head*d_v") or p.sizes["d_v"]
         if out != p.sizes["d_model"]:
-            wanted = f"an attention output as wide as x ({p.sizes['d_model']})"
-            yield Fault(f"block: expected {wanted}, since it is added to x; found {out}; give w_o", ("block",))
+            wanted = f"an attention output as wide as x ({p.sizes['d_model']}), since it is added to x"
+            cure = f"give w_o with {amount(p.sizes['d_model'], 'columns')}"
+            yield Fault(f"block: expected {wanted}; found {out}: {cure}", ("block",))
 
 
 def listed(names: tuple[str, ...]) -> str:

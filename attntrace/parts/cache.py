@@ -50,26 +50,24 @@ class Cache(Part):
         for name, width in ((self.k, "d_k"), (self.v, "d_v")):
             axes[name] = ledger.enter(name, p.sources[name].shape, (*lead, token, width))
         if self.table and ledger.sure("page", "slot"):
-            held = max(self.lengths, default=ledger.sizes["page"] * ledger.sizes["slot"])
-            ledger.set("past_key", held, "the slots of the cache", "cache")
-        if ledger.sure("past_key", "new_key"):
+            self._enter_lengths(ledger, p)
+        sound = not any(fault.path[:1] == ("cache",) for fault in ledger.faults)
+        if sound and ledger.sure("past_key", "new_key"):
             total = ledger.sizes["past_key"] + ledger.sizes["new_key"]
             ledger.set("key", total, "past and new keys", "cache", *ledger.makers["new_key"])
         return axes
 
-    def check(self, p: Problem) -> Iterator[Fault]:
-        if not self.table:
-            return
-        yield from self._check_lengths(p)
-        table = p.sources[self.table].read()
-        for index in np.argwhere((table < 0) | (table >= p.sizes["block"]) | (table != np.floor(table)))[:3].tolist():
-            last = p.sizes["block"] - 1
-            found = f"{table[tuple(index)]:g}"
-            where = "".join(f"[{i}]" for i in index)
-            yield Fault(f"cache.table{where}: expected a block from 0 to {last}, found {found}", ("cache", "table", *index))
+    def _enter_lengths(self, ledger: Ledger, p: Problem) -> None:
+        """The longest sequence is as long as the gathered past."""
+        slots = p.sizes["page"] * p.sizes["slot"]
+        faults = list(self._misfits(p, slots))
+        ledger.faults += faults
+        if not faults:
+            ledger.set("past_key", max(self.lengths, default=slots), "the slots of the cache", "cache")
 
-    def _check_lengths(self, p: Problem) -> Iterator[Fault]:
-        items, slots = p.sizes.get("batch", 1), p.sizes["page"] * p.sizes["slot"]
+    def _misfits(self, p: Problem, slots: int) -> Iterator[Fault]:
+        """What is wrong with the lengths."""
+        items = p.sizes.get("batch", 1)
         if self.lengths and len(self.lengths) != items:
             what = "one for each batch item" if p.batched else "there is no batch axis"
             wanted = f"{amount(items, 'lengths')} ({what})"
@@ -78,6 +76,19 @@ class Cache(Part):
             if n > slots:
                 wanted = f"at most {slots} ({amount(p.sizes['page'], 'pages')} of {amount(p.sizes['slot'], 'slots')})"
                 yield Fault(f"cache.lengths[{i}]: expected {wanted}, found {clipped(n)}", ("cache", "lengths", i))
+        if self.lengths and not any(self.lengths):
+            yield Fault("cache.lengths: no slot is filled; give one at least, or leave the cache out", ("cache", "lengths"))
+
+    def check(self, p: Problem) -> Iterator[Fault]:
+        """Every entry of the table must be the number of a block."""
+        if not self.table:
+            return
+        table = p.sources[self.table].read()
+        for index in np.argwhere((table < 0) | (table >= p.sizes["block"]) | (table != np.floor(table)))[:3].tolist():
+            last = p.sizes["block"] - 1
+            found = f"{float(table[tuple(index)]):g}"
+            where = "".join(f"[{i}]" for i in index)
+            yield Fault(f"cache.table{where}: expected a block from 0 to {last}, found {found}", ("cache", "table", *index))
 
     def masks(self, p: Problem) -> Iterable[Mask]:
         """Slots that hold no key are hidden."""

@@ -14,7 +14,7 @@ import numpy as np
 from attntrace.errors import Fault, Path
 from attntrace.ledger import amount
 from attntrace.ops import AddMask
-from attntrace.parts.place import Align, aligned, by_item, positions, unaligned
+from attntrace.parts.place import Align, aligned, by_item, key_positions, positions, unaligned
 from attntrace.problem import Mask, Problem, Tile, called
 from attntrace.tape import Array as Values
 from attntrace.tape import Note, Step, Trace
@@ -117,7 +117,7 @@ class Window(Mask):
 
 @dataclass(frozen=True)
 class Padding(Mask):
-    """The first lengths[b] keys of batch item b are real; no query may attend to the others."""
+    """The first lengths[b] keys of batch item b are real, by their positions; no query may attend to the others."""
 
     lengths: tuple[int, ...]
     path: Path = ("mask",)
@@ -142,7 +142,7 @@ class Padding(Mask):
                 yield Fault(f"{called(path)}: expected a length from 0 to {keys} (the keys), found {clipped(n)}", path)
 
     def bias(self, p: Problem, at: Tile) -> Values:
-        key = np.arange(at.keys.start, at.keys.stop)
+        key = key_positions(p, at)[:, None, None, :]
         return blocked(key < np.array(self.lengths)[:, None, None, None])
 
 

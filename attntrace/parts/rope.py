@@ -9,13 +9,16 @@ from typing import Any
 import numpy as np
 
 from attntrace.dtypes import working
-from attntrace.errors import Fault
+from attntrace.errors import AttnTraceError, Fault
 from attntrace.ledger import Ledger, amount
 from attntrace.ops import Angles, Cos, Frequencies, LookUp, Rotate, Sin
 from attntrace.ops.position import Linear, Llama3
 from attntrace.parts.project import give
-from attntrace.problem import Part, Place, Problem
+from attntrace.problem import Part, Place, Problem, called
 from attntrace.tape import Array, Step, Trace
+
+MANY = 3  # faults reported for one list of positions
+FACTORS = {"low": 1.0, "high": 4.0}  # of Llama 3's scaling, unless given
 
 
 @dataclass(frozen=True)
@@ -37,6 +40,8 @@ class Rope(Part):
 
     @classmethod
     def make(cls, detail: Mapping[str, Any], place: Place) -> Rope:
+        if faults := list(misfits(detail)):
+            raise AttnTraceError(*faults)
         fields = {name: detail[name] for name in ("pairs", "base", "dims", "offset") if name in detail}
         for name in ("positions", "key_positions", "cos", "sin"):
             if name in detail:
@@ -53,29 +58,32 @@ class Rope(Part):
         axes = {}
         for name, axis in ((self.positions, "token_position"), (self.key_positions, "key_position")):
             if name:
-                batch = ("batch",) if len(p.sources[name].shape) == 2 else ()
-                axes[name] = ledger.enter(name, p.sources[name].shape, (*batch, axis))
+                axes[name] = ledger.enter(name, p.sources[name].shape, (*batch_axis(p, name, 2), axis))
         for name in filter(None, (self.cos, self.sin)):
-            batch = ("batch",) if len(p.sources[name].shape) == 3 else ()
-            axes[name] = ledger.enter(name, p.sources[name].shape, (*batch, "table", "pair"))
+            axes[name] = ledger.enter(name, p.sources[name].shape, (*batch_axis(p, name, 3), "table", "pair"))
         return axes
 
     def check(self, p: Problem) -> Iterator[Fault]:
         yield from self._check_width(p)
-        yield from self._check_positions(p)
-        if bool(self.cos) != bool(self.sin):
-            there, lacking = ("cos", "sin") if self.cos else ("sin", "cos")
-            yield Fault(f"rope: {there} is given and {lacking} is not; give both tables, or neither", ("rope",))
+        faults = list(self._check_positions(p))
+        yield from faults
+        if self.cos and not faults:
+            yield from self._check_table(p)
 
     def _check_width(self, p: Problem) -> Iterator[Fault]:
-        d, n = p.sizes["d_k"], self.turned(p)
-        if n > d:
-            yield Fault(f"rope: expected at most {d} dims (d_k), found {n}", ("rope",))
-        elif n % 2:
-            cure = "say dims: an even number of them" if self.dims is None else "give an even number"
-            yield Fault(f"rope: {n} entries do not pair up; {cure}", ("rope",))
-        elif self.cos and p.sizes.get("pair", n // 2) != n // 2:
-            yield Fault(f"rope.cos: expected {n // 2} columns (a pair each), found {p.sizes['pair']}", ("rope", "cos"))
+        d, n = p.sizes["d_k"], self.dims
+        if n is not None and (n > d or n % 2):
+            what = f"at most {d} (d_k)" if n > d else "an even number, since entries turn in pairs"
+            yield Fault(f"rope.dims: expected {what}, found {n}", ("rope", "dims"))
+        elif self.cos and n is None and p.sizes["pair"] > d // 2:
+            wanted = f"at most {amount(d // 2, 'columns')} (d_k is {d})"
+            yield Fault(f"rope.cos: expected {wanted}, one for each pair; found {p.sizes['pair']}", ("rope", "cos"))
+        elif self.cos and n is not None and p.sizes["pair"] != n // 2:
+            wanted = f"{amount(n // 2, 'columns')} (dims: {n})"
+            yield Fault(f"rope.cos: expected {wanted}, one for each pair; found {p.sizes['pair']}", ("rope", "cos"))
+        elif not self.cos and n is None and d % 2:
+            cure = f"; say dims: {d - 1}" if d > 1 else ""
+            yield Fault(f"rope: entries turn in pairs, and d_k is {d}{cure}", ("rope",))
 
     def _check_positions(self, p: Problem) -> Iterator[Fault]:
         new = p.sizes[p.new_key]
@@ -89,13 +97,29 @@ class Rope(Part):
         if p.queries != new and not self.positions:
             lengths = f"{amount(p.queries, 'queries')} and {amount(new, 'keys')}"
             yield Fault(f"rope: with {lengths} say where the queries stand: positions: [0, 1, …]", ("rope",))
-        if self.cos and not self.positions:
-            most = p.sizes["table"]
-            need = int(self.standing(p, p.queries).max()) + 1
-            if need > most:
-                yield Fault(
-                    f"rope.cos: expected at least {amount(need, 'rows')} (a position each), found {most}", ("rope", "cos")
-                )
+
+    def _check_table(self, p: Problem) -> Iterator[Fault]:
+        """Every position must be the number of a row of the tables."""
+        last = p.sizes["table"] - 1
+        for name in filter(None, (self.positions, self.key_positions)):
+            at = p.sources[name].read()
+            for index in np.argwhere(~((at >= 0) & (at <= last) & (at == np.floor(at))))[:MANY].tolist():
+                path = (*name.split("."), *index)
+                wanted = f"a row of the tables, 0 to {last}"
+                yield Fault(f"{called(path)}: expected {wanted}, found {float(at[tuple(index)]):g}", path)
+        counts, first = self._standing_by_themselves(p), p.past + self.offset
+        if counts and first.min() < 0:
+            found = f"found {first.min()}"
+            yield Fault(f"rope.offset: expected at least 0, since the tables begin at position 0; {found}", ("rope", "offset"))
+        elif counts and (end := int(first.max()) + max(counts)) > last + 1:
+            wanted = f"{amount(end, 'rows')} (positions 0 to {end - 1})"
+            yield Fault(f"rope.cos: expected at least {wanted}, found {last + 1}", ("rope", "cos"))
+
+    def _standing_by_themselves(self, p: Problem) -> list[int]:
+        """How many queries there are, and how many new keys, where it is not said where they stand."""
+        new = p.sizes[p.new_key]
+        queries = [] if self.positions else [p.queries]
+        return queries if self.key_positions or (self.positions and p.queries == new) else [*queries, new]
 
     def standing(self, p: Problem, count: int) -> Array:
         """Where `count` tokens stand when nothing is said: in a row, after the keys of a cache."""
@@ -114,12 +138,43 @@ class Rope(Part):
         return p.arrays[self.positions] if self.positions and p.queries == new else self.standing(p, new)
 
 
+def batch_axis(p: Problem, name: str, axes: int) -> tuple[str, ...]:
+    """The batch axis of an input that has `axes` with it, and one less where it serves all batch items."""
+    return ("batch",) if p.batched and len(p.sources[name].shape) == axes else ()
+
+
+def misfits(detail: Mapping[str, Any]) -> Iterator[Fault]:
+    """Keys that are lacking, or that would change nothing beside others."""
+    there = [name for name in ("cos", "sin") if name in detail]
+    if len(there) == 1:
+        lacking = "sin" if there == ["cos"] else "cos"
+        yield Fault(f"rope: {there[0]} is given and {lacking} is not; give both tables, or neither", ("rope", there[0]))
+    for name in ("base", "scaling") if there else ():
+        if name in detail:
+            yield Fault(f"rope.{name}: changes nothing where cos and sin are given; leave one of them out", ("rope", name))
+    if "positions" in detail and "offset" in detail:
+        yield Fault("rope.offset: positions say already where the tokens stand; leave one of them out", ("rope", "offset"))
+    yield from scaling_misfits(detail.get("scaling") or {})
+
+
+def scaling_misfits(detail: Mapping[str, Any]) -> Iterator[Fault]:
+    at = ("rope", "scaling")
+    for name in ("low_freq_factor", "high_freq_factor", "original_max_position_embeddings"):
+        if name in detail and detail["type"] == "linear":
+            yield Fault(f"rope.scaling.{name}: goes with type: llama3, not with linear", (*at, name))
+    low, high = (detail.get(f"{name}_freq_factor", most) for name, most in FACTORS.items())
+    if detail.get("type") == "llama3" and low >= high:
+        key = "high_freq_factor" if "high_freq_factor" in detail else "low_freq_factor"
+        wanted = f"more than low_freq_factor ({low:g})" if key[0] == "h" else f"less than high_freq_factor ({high:g})"
+        yield Fault(f"rope.scaling.{key}: expected {wanted}, found {detail[key]:g}", (*at, key))
+
+
 def scaling(detail: Mapping[str, Any] | None) -> Linear | Llama3 | None:
     if detail is None:
         return None
     if detail["type"] == "linear":
         return Linear(float(detail["factor"]))
-    low, high = detail.get("low_freq_factor", 1.0), detail.get("high_freq_factor", 4.0)
+    low, high = (detail.get(f"{name}_freq_factor", most) for name, most in FACTORS.items())
     return Llama3(float(detail["factor"]), float(low), float(high), float(detail.get("original_max_position_embeddings", 8192)))
 
 
