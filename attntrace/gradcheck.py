@@ -36,10 +36,11 @@ Tick = Callable[[int, int], None]  # (done, of): how far a long check is
 
 @dataclass(frozen=True)
 class Check:
-    """The gradient of one input, held against something: `cells` of its `size` cells were compared.
+    """The gradient of one input, held against something: `cells` of its `size` cells were compared one by one, and where
+    `together` is set all of them at once (see `Bench.probes`).
 
     `error`, `tolerance` and `worst` belong to the cell that comes nearest to its tolerance, or is farthest beyond it; with
-    `worst` None to all cells at once (see `Bench.probes`).
+    `worst` None to all cells at once.
     """
 
     step: str
@@ -50,6 +51,7 @@ class Check:
     tolerance: float
     worst: tuple[int, ...] | None
     agrees: bool
+    together: bool = False
 
 
 @dataclass(frozen=True)
@@ -72,7 +74,7 @@ class Checks:
         steps = list(dict.fromkeys(row.step for row in self.rows))
         moved = [row for row in self.rows if row.against == DIFFERENCES]
         done, of = sum(row.cells for row in moved), sum(row.size for row in moved)
-        cells = f"{DIFFERENCES} ({done} of {of} cells{', then all at once' if done < of else ''})"
+        cells = f"{DIFFERENCES} ({done} of {of} cells{', then all at once' if any(row.together for row in moved) else ''})"
         others = dict.fromkeys(row.against for row in self.rows if row.against != DIFFERENCES)
         told = f"{len(steps) - len(wrong)} of {len(steps)} gradients agree with {' and '.join([cells, *others])}, in float64"
         return f"{told}; wrong: {', '.join(wrong)}" if wrong else told
@@ -300,8 +302,9 @@ def worst(gradient: Step, against: str, found: list[tuple[float, float, Any]]) -
     """A row of the table, of comparisons (error, tolerance, cell)."""
     error, tolerance, cell = max(found, key=lambda f: excess(f[0], f[1]))
     agrees = all(e <= t for e, t, _ in found)
-    cells = len({c for *_, c in found if c is not None})
-    return Check(gradient.name, against, cells, int(np.prod(gradient.shape)), error, tolerance, cell, agrees)
+    cells = [c for *_, c in found]
+    count, size = len(cells) - cells.count(None), int(np.prod(gradient.shape))
+    return Check(gradient.name, against, count, size, error, tolerance, cell, agrees, together=None in cells)
 
 
 def excess(error: float, tolerance: float) -> float:

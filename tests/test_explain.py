@@ -936,10 +936,8 @@ def test_small_and_large_numbers_keep_their_digits() -> None:
 
 def test_large_scores_have_their_maximum_subtracted() -> None:
     lines = told({"q": [[100]], "k": [[1], [1.01]], "v": [[1], [1]], "scale": 1}, "weights[0]")
-    assert (
-        "max = largest of S′ = max(100.0000, 101.0000) = 101.0000".replace("largest of S′", "max(S′[0, 0], S′[0, 1])") in lines
-    )
-    assert lines[-1] == "A = e / sum 0.2689 0.7311"
+    assert "max = max(S′[0, 0], S′[0, 1]) = max(100.0000, 101.0000) = 101.0000" in lines
+    assert lines[-2:] == ["A = e / sum 0.2690 0.7310", "in the trace 0.2689 0.7311"]  # 0.3679 / 1.3679
 
 
 # ------------------------------------------------------------------ many numbers

@@ -52,7 +52,9 @@ def grad(
 ) -> int:
     """Trace the backward pass: the gradient of every step and input, checked numerically; exit 1 when a check fails.
 
-    Example: attntrace grad toy --upstream draw
+    The gradient of a step is called d_ and its name; --steps takes names of the forward pass too.
+
+    Example: attntrace grad toy --upstream draw --steps weights,d_weights,d_scaled
 
     Example: attntrace grad toy --target '[[1, 0, 0], [0, 1, 0], [0, 0, 1], [0, 0, 0]]' --steps d_output,d_x
 

@@ -87,7 +87,7 @@ def computed(p: Problem, live: Mapping[str, Tensor], step: Step) -> Tensor | Non
 
 
 def with_sink(p: Problem, a: Live) -> Tensor:
-    """The sum of a tile's rows with their sink. A sink is one number for many rows, which NaN of one without keys would spoil."""
+    """The sum of a tile's rows with their sink. A sink is one number for many rows: one NaN would spoil it."""
     m, z = final(p, a)["max"], a["sinks"]
     empty = m.isneginf()
     share = torch.exp((z.view(-1, 1) if p.headed else z) - m.masked_fill(empty, 0))

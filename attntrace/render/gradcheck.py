@@ -32,8 +32,8 @@ def write(found: Checks, out: BinaryIO, width: int | None, colour: bool) -> None
 
 
 def cells(row: Check) -> tuple[str, ...]:
-    """`24 of 96 and all`: some cells one by one, and then all of them at once."""
-    some = f"{row.cells} of {row.size}" + (" + all at once" if row.cells < row.size else "")
+    """`24 of 96 + all`: some cells one by one, and then all of them at once."""
+    some = f"{row.cells} of {row.size}" + (" + all" if row.together else "")
     return AGREES if row.agrees else DIFFERS, row.step, row.against, some, short(row.error), short(row.tolerance)
 
 
@@ -60,7 +60,7 @@ def document(found: Checks) -> dict[str, Any]:
 def entry(row: Check) -> dict[str, Any]:
     """`worst` is null when the largest excess was found with all cells moved at once."""
     numbers = json.data({"error": row.error, "tolerance": row.tolerance})
-    counts = {"cells": row.cells, "size": row.size}
+    counts = {"cells": row.cells, "together": row.together, "size": row.size}
     worst = None if row.worst is None else list(row.worst)
     return {"name": row.step, "against": row.against, **counts, **numbers, "worst": worst, "agrees": row.agrees}
 
