@@ -19,7 +19,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from attntrace.api import decode, load, trace, verify
+    from attntrace.api import check, decode, diff, explain, gradients, load, trace, verify
     from attntrace.errors import AttnTraceError
     from attntrace.problem import Problem
     from attntrace.remarks import notes
@@ -31,13 +31,32 @@ HOME = {
     "Problem": "attntrace.problem",
     "Step": "attntrace.tape",
     "Trace": "attntrace.tape",
+    "check": "attntrace.api",
     "decode": "attntrace.api",
+    "diff": "attntrace.api",
+    "explain": "attntrace.api",
+    "gradients": "attntrace.api",
     "load": "attntrace.api",
     "notes": "attntrace.remarks",
     "trace": "attntrace.api",
     "verify": "attntrace.api",
 }
-__all__ = ["AttnTraceError", "Note", "Problem", "Step", "Trace", "decode", "load", "notes", "trace", "verify"]
+__all__ = [
+    "AttnTraceError",
+    "Note",
+    "Problem",
+    "Step",
+    "Trace",
+    "check",
+    "decode",
+    "diff",
+    "explain",
+    "gradients",
+    "load",
+    "notes",
+    "trace",
+    "verify",
+]
 
 
 def __getattr__(name: str) -> Any:

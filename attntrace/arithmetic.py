@@ -34,7 +34,7 @@ class Expression:
         return Apply("−", (self,))
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class Number(Expression):
     """A number that is put in, and what it is called.
 
@@ -52,7 +52,7 @@ class Number(Expression):
     more: int = 0
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class Result(Expression):
     """What a line came to, in its place `at`. One of another paragraph has a `symbol`; others stand above, in the same one."""
 
@@ -61,7 +61,7 @@ class Result(Expression):
     symbol: str = ""
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class Apply(Expression):
     """An operation on other expressions: + − × / ^, or a function by name."""
 
@@ -72,7 +72,7 @@ class Apply(Expression):
 Leaf = Number | Result
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class Line:
     """One line of an explanation: what it computes, by which formula, and an expression for each number of it.
 

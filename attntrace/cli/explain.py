@@ -51,7 +51,7 @@ def explain(
     Example: attntrace explain 'output[0,1]' --depth 3 --precision 2
     """
     from attntrace.cell import parse
-    from attntrace.explain import explain as explanation_of
+    from attntrace.explaining import explain as explanation_of
 
     asked = Output(output=target.output, format=None if form is None else Format(form.value))
     chosen = format_of(asked, [Format(each.value) for each in TextFormat])

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any, BinaryIO
 
 from attntrace.arithmetic import Carry, Line, Notation, called, text
-from attntrace.explain import Explanation, Paragraph
+from attntrace.explaining import Explanation, Paragraph
 from attntrace.render import json
 from attntrace.render.explanation.layout import title
 

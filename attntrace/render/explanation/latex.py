@@ -10,7 +10,7 @@ from typing import BinaryIO
 
 from attntrace.arithmetic import Carry, Expression, Notation, Result, Write, called, text
 from attntrace.arithmetic import Number as Put
-from attntrace.explain import Explanation
+from attntrace.explaining import Explanation
 from attntrace.render.explanation.layout import Block, Equation, Remark, Section, Table, sections
 from attntrace.render.labels import GAP
 from attntrace.render.latex import PREAMBLE, braced, escape, line, math

@@ -7,11 +7,11 @@ or uses numbers that do not stand above, is an equation: the symbols, the number
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import groupby
 
 from attntrace.arithmetic import KEPT, MOST, Carry, Expression, Line, Number, called, leaves, place, text
-from attntrace.explain import Explanation, Paragraph
+from attntrace.explaining import Explanation, Paragraph
 from attntrace.render.grid import named
 from attntrace.render.labels import GAP, legible
 from attntrace.tape import Step
@@ -79,9 +79,11 @@ class Section:
 
 
 def sections(e: Explanation) -> Iterator[Section]:
-    labels = {axis: legible(names) for axis, names in e.trace.labels.items()}
+    labels, before = {axis: legible(names) for axis, names in e.trace.labels.items()}, None
     for p in e.paragraphs:
-        yield section(p, e.carry, labels)
+        found = section(p, e.carry, labels)
+        yield replace(found, origin="") if p.step is before else found
+        before = p.step
 
 
 Labels = Mapping[str, Sequence[str]]

@@ -7,7 +7,7 @@ from itertools import groupby
 from typing import BinaryIO
 
 from attntrace.arithmetic import Carry
-from attntrace.explain import Explanation
+from attntrace.explaining import Explanation
 from attntrace.render.explanation.layout import Block, Equation, Remark, Section, Table, sections
 from attntrace.render.explanation.lines import WIDE, lines
 from attntrace.render.markdown import LIST, escape, line

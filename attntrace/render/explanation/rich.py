@@ -7,7 +7,7 @@ from typing import BinaryIO
 
 from attntrace.arithmetic import Carry
 from attntrace.errors import cells, plain
-from attntrace.explain import Explanation
+from attntrace.explaining import Explanation
 from attntrace.render.canvas import Canvas, left, right, widest
 from attntrace.render.explanation.layout import Equation, Remark, Row, Section, Table, sections
 from attntrace.render.explanation.lines import WIDE, lines

@@ -61,8 +61,9 @@ def explain(p: Problem, cell: Cell, depth: int = 1, decimals: int | None = 4) ->
     asked = runs(step, cell)
     for _ in t.play(reach(step, depth)):
         pass
-    paragraphs = Teller(p, t).tell(step, asked, depth)
-    return Explanation(str(cell), depth, t, tuple(paragraphs), Carry(decimals))
+    with np.errstate(all="ignore"):  # NaN and infinities are explained as other numbers are
+        paragraphs = tuple(Teller(p, t).tell(step, asked, depth))
+    return Explanation(str(cell), depth, t, paragraphs, Carry(decimals))
 
 
 def runs(step: Step, cell: Cell) -> list[Run]:
