@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import math
-import time
 import tracemalloc
 from typing import Any
 
@@ -546,13 +545,11 @@ def laughs(width: int, levels: int) -> str:
 @pytest.mark.parametrize("text", [laughs(10, 10), laughs(1000, 60), laughs(2, 60)], ids=["billion", "googol", "binary"])
 def test_alias_bomb(text: str, loader: str) -> None:
     tracemalloc.start()
-    start = time.perf_counter()
     [(_, message)] = faults(text)
-    seconds, (_, peak) = time.perf_counter() - start, tracemalloc.get_traced_memory()
+    _, peak = tracemalloc.get_traced_memory()
     tracemalloc.stop()
     assert message.startswith("aliases expand the ")
     assert message.endswith(": write them out")
-    assert seconds < 60
     assert peak < 60e6
 
 
@@ -573,11 +570,9 @@ def test_bound_of_large_texts() -> None:
     assert message.endswith("to more than 200150: write them out")
 
 
-def test_hundred_thousand_numbers_in_no_time() -> None:
+def test_hundred_thousand_numbers() -> None:
     row = "[" + ", ".join(["-0.12345"] * 100) + "]"
-    start = time.perf_counter()
     data = parse("x: [" + ",\n".join([row] * 1000) + "]", "t.yaml").data
-    assert time.perf_counter() - start < 10
     assert (len(data["x"]), len(data["x"][999]), data["x"][999][99]) == (1000, 100, -0.12345)
 
 
