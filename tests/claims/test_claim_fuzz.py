@@ -141,7 +141,7 @@ OF_FILES = [
 
 @pytest.mark.parametrize(("suffix", "piece"), [*(("", piece) for piece in LONG), *OF_FILES])
 def test_work_grows_with_length(piece, suffix):
-    """Eight times the text takes about eight times the calls; quadratic work would take 64 times, and hours for a large file."""
+    """Eight times the text takes about eight times the calls; quadratic work would take 64 times."""
     short, long = (calls(piece * (n // len(piece)), suffix) for n in (2_000, 16_000))
     assert long < 16 * short + 2000
 
