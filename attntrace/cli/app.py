@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial, wraps
+from importlib import import_module
+from importlib.util import find_spec
 from typing import Annotated, Any
 
 import typer
@@ -13,6 +15,7 @@ import typer
 from attntrace.cli.options import grouped
 from attntrace.errors import AttnTraceError, plain
 
+APART = ("app", "commands", "options", "session")  # modules beside those of the commands
 EPILOG = "Exit codes: 0 yes · 1 the answer is no · 2 bad usage or bad input · 3 an optional package is missing"
 
 app = typer.Typer(
@@ -101,10 +104,17 @@ def folded(text: str) -> str:
     return "\n".join(fold(line) if line.startswith("error: ") else line for line in text.split("\n"))
 
 
+def register(first: Sequence[str]) -> None:
+    """Import the command that is asked for, which registers it; all of them, when it is none: help and completion list them."""
+    name = next((word for word in first if word.isidentifier() and word not in APART), None)
+    if name is None or find_spec(f"attntrace.cli.{name}") is None:
+        name = "commands"
+    import_module(f"attntrace.cli.{name}")
+
+
 def main() -> None:
     """The entry point of the attntrace command."""
-    from attntrace.cli import commands  # noqa: F401 - registers the commands
-
+    register(sys.argv[1:2])
     for stream in (sys.stdout, sys.stderr):  # a character that the terminal cannot show is no reason to stop
         if hasattr(stream, "reconfigure"):
             stream.reconfigure(errors="replace")

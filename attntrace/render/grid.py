@@ -12,7 +12,7 @@ from typing import TypeVar
 
 import numpy as np
 
-from attntrace.dtypes import DType, epsilon, working
+from attntrace.dtypes import working
 from attntrace.render.labels import GAP
 from attntrace.render.view import Shown
 from attntrace.tape import Array, row_argmax, row_sums
@@ -93,7 +93,7 @@ def matrix(s: Shown, index: tuple[int, ...], labels: Mapping[str, Sequence[str]]
         rows=named(s.axes[-2], rows, labels) if values.ndim == 2 else [""],
         numbers=spread([list(map(write, row)) for row in shown.tolist()], rows, columns, GAP),
         marks=spread(marks, rows, columns, ""),
-        sums=widen(total(settled(read, s.step.dtype), shown, precision, s.step.given), rows, GAP),
+        sums=widen(total(row_sums(read), shown, precision, s.step.given), rows, GAP),
         largest=widen(located(top, best, s, labels, precision), rows, GAP) if None in columns else (),
         left_out=left_out(s.axes[-2:], values.shape, rows, columns),
     )
@@ -103,17 +103,10 @@ def present(positions: Sequence[int | None]) -> list[int]:
     return [i for i in positions if i is not None]
 
 
-def settled(rows: Array, dtype: DType) -> Array:
-    """The sum of each row; what is left of one by rounding, where its numbers cancel, is 0."""
-    sums = row_sums(rows)
-    with np.errstate(all="ignore"):
-        noise = rows.shape[-1] * epsilon(dtype) * row_sums(np.abs(rows))
-    return np.where(np.isfinite(sums) & (np.abs(sums) <= noise), 0.0, sums)
-
-
 def total(sums: Array, shown: Array, precision: int, given: bool) -> list[str]:
-    """Row sums, with as many decimals as the numbers that are summed."""
-    return list(map(writer(sums[:, None], precision, given, like=shown), sums.tolist()))
+    """Row sums, with as many decimals as the numbers that are summed; where those cancel, what is left of them is 0.0000."""
+    both = np.concatenate([sums[:, None], shown], axis=1)
+    return list(map(writer(both, precision, given, like=shown), sums.tolist()))
 
 
 def located(top: Array, best: Array, s: Shown, labels: Mapping[str, Sequence[str]], precision: int) -> list[str]:
