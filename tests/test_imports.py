@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from importlib.util import find_spec
 
 import pytest
 
@@ -42,7 +43,7 @@ def test_a_reference_is_imported_when_it_is_asked_for() -> None:
     frameworks = {"torch", "onnx", "jax"}
     assert not imported("import attntrace; attntrace.trace('toy')['output'].values") & frameworks
     assert not imported("import attntrace.verification, attntrace.reference.conventions") & frameworks
-    for name in frameworks:
+    for name in filter(find_spec, frameworks):
         assert imported(RUN, "verify", "toy", "--quiet", "--against", name) & frameworks == {name}
 
 

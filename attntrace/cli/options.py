@@ -8,7 +8,7 @@ from dataclasses import dataclass, fields
 from enum import Enum
 from functools import wraps
 from inspect import Parameter, Signature, signature
-from typing import Annotated, Any, Optional, get_type_hints
+from typing import Annotated, Any, Optional
 
 import typer
 
@@ -153,8 +153,10 @@ GROUPS = (Source, Choice, Target, Answer, Output)
 
 def grouped(function: Callable[..., Any]) -> Callable[..., Any]:
     """A command whose arguments of a type in GROUPS appear to Typer as the options that they are made of."""
-    kinds = get_type_hints(function, include_extras=True)
-    given_as = {name: options_of(parameter, kinds[name]) for name, parameter in signature(function).parameters.items()}
+    # not get_type_hints: before Python 3.11 it hides what is annotated behind an Optional where the default is None
+    parameters = signature(function, eval_str=True).parameters
+    kinds = {name: parameter.annotation for name, parameter in parameters.items()}
+    given_as = {name: options_of(parameter, kinds[name]) for name, parameter in parameters.items()}
 
     def argument(name: str, given: dict[str, Any]) -> Any:
         kind = kinds[name]

@@ -6,7 +6,6 @@ import io
 
 import numpy as np
 import pytest
-import torch
 
 import attntrace
 from attntrace import claims
@@ -92,6 +91,7 @@ def test_what_is_said_of_claims_about_no_step(text, message):
 
 @pytest.mark.parametrize("form", ["{}", "weights = {}", "weights\n{}"])
 def test_what_numpy_and_torch_left_out_is_told(form):
+    torch = pytest.importorskip("torch")
     for printed in (
         np.zeros((2000, 2)),
         repr(np.zeros((2000, 2))),

@@ -12,7 +12,6 @@ import sys
 
 import numpy as np
 import pytest
-import torch
 
 import attntrace
 from attntrace import claims
@@ -157,6 +156,7 @@ def finest(text: str) -> float:
 @pytest.mark.parametrize("precision", [2, 4, 8])
 @pytest.mark.parametrize("linewidth", [20, 80, 200])
 def test_torch_tensors(precision, linewidth):
+    torch = pytest.importorskip("torch")
     torch.set_printoptions(precision=precision, linewidth=linewidth, threshold=10**9)
     try:
         for seed in range(40):
@@ -169,6 +169,7 @@ def test_torch_tensors(precision, linewidth):
 
 
 def test_torch_parameters_and_devices():
+    torch = pytest.importorskip("torch")
     text = (
         "weights\nParameter containing:\ntensor([[0.25, 0.75]], device='cuda:0',\n       dtype=torch.half, requires_grad=True)"
     )
@@ -217,6 +218,7 @@ def test_several_arrays_on_one_line():
 
 
 def test_lists_of_numpy_scalars_and_of_tensors():
+    torch = pytest.importorskip("torch")
     assert one(f"weights = {[np.float64(0.25), np.float64(0.5)]!r}").values.tolist() == [0.25, 0.5]
     assert one(f"weights = {[torch.tensor([0.25, 0.5]), torch.tensor([1.0, 2.0])]}").values.tolist() == [[0.25, 0.5], [1, 2]]
 
