@@ -1,48 +1,46 @@
-"""Mistakes in rotary positions and linear biases, and in the other variants."""
+"""Mistakes in rotary positions and linear biases."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from dataclasses import replace
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 
-from attntrace.mistakes.base import Mistake, first_of, instead, instead_all, skip, with_options
-from attntrace.ops import LinearBias, Rotate, Softcap, Softmax
+from attntrace.mistakes.base import Edit, Mistake, Pose, every, instead, skipping, with_part, wrapping
+from attntrace.ops import Rotate
+from attntrace.ops.position import Slopes
 from attntrace.parts.alibi import Alibi
+from attntrace.parts.place import positions as standing
 from attntrace.parts.rope import Rope
-from attntrace.problem import Part, Problem
+from attntrace.problem import Problem
 from attntrace.tape import Array, Trace
 
-BASES = (100.0, 1000.0, 10000.0, 100000.0, 500000.0, 1000000.0)
+BASES = (10.0, 100.0, 500.0, 1000.0, 5000.0, 10000.0, 20000.0, 50000.0, 100000.0, 500000.0, 1e6, 1e7)
+OTHER = {"half": "interleaved", "interleaved": "half"}
 
 
 def positions(p: Problem) -> Iterator[Mistake]:
     rope, alibi = p.options.parts.get("rope"), p.options.parts.get("alibi")
     if isinstance(rope, Rope):
-        yield from ropes(rope)
+        yield from ropes(p, rope)
     if isinstance(alibi, Alibi):
-        yield from alibis()
+        yield from alibis(p, alibi)
 
 
-def with_part(p: Problem, key: str, part: Part | None) -> Problem | None:
-    """The problem with another part under a key, or without one."""
-    parts: Mapping[str, Part] = {k: v for k, v in p.options.parts.items() if k != key}
-    order = list(p.options.parts)
-    if part is not None:
-        parts = {k: part if k == key else p.options.parts[k] for k in order}
-    return with_options(p, parts=parts)
+# ------------------------------------------------------------------ RoPE
 
 
-def ropes(rope: Rope) -> Iterator[Mistake]:
-    other = {"half": "interleaved", "interleaved": "half"}[rope.pairs]
+def ropes(p: Problem, rope: Rope) -> Iterator[Mistake]:
+    other = OTHER[rope.pairs]
     yield Mistake(
         "rope-pairs",
         f"RoPE with pairs {other} instead of {rope.pairs}",
         f"pairs: {other}",
         f"pairs: {rope.pairs}",
         "GPT-NeoX and Llama turn entry i with i + d/2, GPT-J and RoFormer neighbours. All shapes fit either way.",
-        pose=lambda p: with_part(p, "rope", replace(rope, pairs=other)),
+        pose=refitted(lambda rope: replace(rope, pairs=other)),
     )
     yield Mistake(
         "rope-none",
@@ -50,37 +48,27 @@ def ropes(rope: Rope) -> Iterator[Mistake]:
         "S = Q Kᵀ",
         "S = Q̃ K̃ᵀ, both turned by their positions",
         "Without it attention does not know in which order the tokens stand.",
-        edit=lambda t, p: all([skip(t, "q_rot"), skip(t, "k_rot")]),
+        edit=skipping("q_rot", "k_rot"),
     )
-    for side in "qk":
+    for side, name in (("q", "queries"), ("k", "keys")):
         yield Mistake(
-            f"rope-only-{'k' if side == 'q' else 'q'}",
-            f"RoPE not applied to the {'queries' if side == 'q' else 'keys'}",
+            f"rope-not-on-{side}",
+            f"RoPE not applied to the {name}",
             f"{side.upper()} as it is",
             "both queries and keys turned",
-            "Scores depend on the distance only when both are turned.",
-            edit=lambda t, p, side=side: skip(t, f"{side}_rot"),  # type: ignore[misc]
+            f"Scores depend on the distance only when both are turned: compare {side} and {side}_rot.",
+            edit=skipping(f"{side}_rot"),
         )
-    for by in (1, -1):
-        yield shifted(by)
     yield Mistake(
         "rope-backwards",
         "RoPE turned the other way",
         "(a cos φ + b sin φ, b cos φ − a sin φ)",
         "(a cos φ − b sin φ, a sin φ + b cos φ)",
         "A sign: −sin belongs to the first of the pair. Turned alike, queries and keys give the same scores; see q_rot.",
-        edit=backwards,
+        edit=every(backwards("q_rot"), backwards("k_rot")),
     )
-    for base in BASES:
-        if base != rope.base and not rope.cos:
-            yield Mistake(
-                f"rope-base-{base:g}",
-                f"RoPE with the base {base:g} instead of {rope.base:g}",
-                f"θ = {base:g}^(−2i/d)",
-                f"θ = {rope.base:g}^(−2i/d)",
-                "Models differ in the base: 10000 in RoFormer and Llama 2, 500000 in Llama 3, 1000000 in others.",
-                pose=lambda p, base=base: with_part(p, "rope", replace(rope, base=base)),  # type: ignore[misc]
-            )
+    yield from off_by_one(p, rope)
+    yield from bases(rope)
     yield Mistake(
         "rope-on-values",
         "RoPE applied to the values too",
@@ -91,185 +79,216 @@ def ropes(rope: Rope) -> Iterator[Mistake]:
     )
 
 
-def shifted(by: int) -> Mistake:
-    """Queries one position off against the keys: if both are off alike, no score changes."""
+def backwards(name: str) -> Edit:
+    return wrapping(name, lambda turn, x, cos, sin: turn(x, cos, -sin))
+
+
+def refitted(change: Callable[[Rope], Rope]) -> Pose:
+    """The problem with a changed RoPE."""
+
+    def pose(p: Problem) -> Problem | None:
+        rope = p.options.parts.get("rope")
+        return with_part(p, "rope", change(rope)) if isinstance(rope, Rope) else None
+
+    return pose
+
+
+@dataclass(frozen=True)
+class Moved(Rope):
+    """Queries and keys that stand elsewhere than they should: all by as many positions."""
+
+    by: int = 0
+
+    def of_queries(self, p: Problem) -> Array:
+        return super().of_queries(p) + self.by
+
+    def of_keys(self, p: Problem) -> Array:
+        return super().of_keys(p) + self.by
+
+
+@dataclass(frozen=True)
+class FromZero(Rope):
+    """Positions that do not count the cache."""
+
+    def standing(self, p: Problem, count: int) -> Array:
+        return np.arange(count) + self.offset
+
+
+def moved(by: int) -> Pose:
+    return refitted(lambda rope: Moved(**fields(rope), by=by))
+
+
+def fields(rope: Rope) -> dict[str, Any]:
+    return {name: getattr(rope, name) for name in Rope.__dataclass_fields__}
+
+
+def off_by_one(p: Problem, rope: Rope) -> Iterator[Mistake]:
+    """All positions off alike, which no score tells unless there is a cache, or those of one side."""
+    if rope.cos:
+        return  # a table has no row for every position
+    right, teach = "p", "Print the position of each row: counted from 0, and with a cache after all that are in it."
+    for by, sign, word in ((1, "+", "later"), (-1, "−", "earlier")):
+        yield Mistake(
+            f"rope-all-{word}",
+            f"all positions off by one ({word})",
+            f"p {sign} 1",
+            right,
+            f"Where all are off alike, only the cached keys, which are not, tell. {teach}",
+            pose=moved(by),
+        )
+        yield Mistake(
+            f"rope-queries-{word}",
+            f"the positions of the queries off by one (one {word} than the keys')",
+            f"p {sign} 1 for the queries",
+            right,
+            f"A query and its own key stand at the same place. {teach}",
+            edit=turned_by("q_rot", by),
+        )
+        yield Mistake(
+            f"rope-keys-{word}",
+            f"the positions of the keys off by one (one {word} than the queries')",
+            f"p {sign} 1 for the keys",
+            right,
+            f"A key and its own query stand at the same place. {teach}",
+            edit=turned_by("k_rot", by),
+        )
+    past = set(p.past.tolist())
+    if past != {0} and not rope.positions:
+        yield Mistake(
+            "rope-from-zero",
+            "new tokens counted from 0, as if nothing were in the cache",
+            "p from 0 on",
+            f"p from {' or '.join(map(str, sorted(past)))} on",
+            "A token that is decoded stands after all that are in the cache, not at the beginning.",
+            pose=refitted(lambda rope: FromZero(**fields(rope))),
+        )
+
+
+def turned_by(name: str, by: int) -> Edit:
+    """A rotation, and then one by as many positions more."""
 
     def edit(t: Trace, p: Problem) -> bool:
-        step = first_of(t, "q_rot")
-        if step is None or "angles" not in t or "frequencies" not in t or not isinstance(step.operation, Rotate):
-            return False
-        turn = step.operation
-
-        def late(q: Array, angles: Array, theta: Array) -> Array:
-            return turn.forward(q, np.cos(angles + by * theta), np.sin(angles + by * theta))
-
-        return instead(t, "q_rot", late, step.operands[0].name, "angles", "frequencies")
-
-    return Mistake(
-        f"rope-off-{'later' if by > 0 else 'earlier'}",
-        f"the positions of the queries off by one ({'one later' if by > 0 else 'one earlier'} than the keys')",
-        f"p {'+' if by > 0 else '−'} 1",
-        "p",
-        "Print the position of each row: with a cache, a new token stands after all that are in it, counted from 0.",
-        edit=edit,
-    )
-
-
-def backwards(t: Trace, p: Problem) -> bool:
-    def turn(name: str) -> bool:
         op = t[name].operation if name in t else None
-        return isinstance(op, Rotate) and instead(t, name, lambda x, cos, sin: op.forward(x, cos, -sin))
+        if not isinstance(op, Rotate) or "frequencies" not in t:
+            return False
+        x, cos, sin = t[name].operands
 
-    return all([turn("q_rot"), turn("k_rot")])
+        def compute(x: Array, cos: Array, sin: Array, theta: Array) -> Array:
+            more, less = np.cos(by * theta), np.sin(by * theta)
+            return op.forward(x, cos * more - sin * less, sin * more + cos * less)
+
+        return instead(t, name, compute, x.name, cos.name, sin.name, "frequencies")
+
+    return edit
+
+
+def bases(rope: Rope) -> Iterator[Mistake]:
+    for base in BASES:
+        if base != rope.base and not rope.cos:
+            yield Mistake(
+                f"rope-base-{base:g}",
+                f"RoPE with the base {base:g} instead of {rope.base:g}",
+                f"θ = {base:g}^(−2i/d)",
+                f"θ = {rope.base:g}^(−2i/d)",
+                "Models differ in the base: 10000 in RoFormer and Llama 2, 500000 in Llama 3, 1000000 in others.",
+                pose=based(base),
+            )
+
+
+def based(base: float) -> Pose:
+    return refitted(lambda rope: replace(rope, base=base))
 
 
 def on_values(t: Trace, p: Problem) -> bool:
-    step = first_of(t, "k_rot")
-    if step is None or not isinstance(step.operation, Rotate) or t["v"].shape[-1] != t["k"].shape[-1] or t["v"].given:
+    """The values turned as the keys are; only where they are made here, in the same width and as many."""
+    turn, make = t["k_rot"].operation if "k_rot" in t else None, t["v"].operation
+    if not isinstance(turn, Rotate) or make is None or t["v"].shape != t["k"].shape:
         return False
-    turn, compute = step.operation, t["v"].operation
-    assert compute is not None
-    cos, sin, operands = step.operands[1], step.operands[2], [o.name for o in t["v"].operands]
-    n = len(operands)
-    names = (*operands, cos.name, sin.name)
-    if any(t.names.index(o) > t.names.index("q_rot") for o in names):
-        return False
-    return instead(t, "v", lambda *all_: turn.forward(compute.forward(*all_[:n]), all_[n], all_[n + 1]), *names)
+    (_, cos, sin), n = t["k_rot"].operands, len(t["v"].operands)
+
+    def compute(*operands: Array) -> Array:
+        return turn.forward(make.forward(*operands[:n]), *operands[n:])
+
+    return instead(t, "v", compute, *(o.name for o in t["v"].operands), cos.name, sin.name)
 
 
-def alibis() -> Iterator[Mistake]:
+# ------------------------------------------------------------------ ALiBi
+
+
+def alibis(p: Problem, alibi: Alibi) -> Iterator[Mistake]:
+    right = "S′ − m |i − j|"
     yield Mistake(
         "alibi-none",
         "ALiBi left out",
         "S′",
-        "S′ − m |i − j|",
+        right,
         "Without it attention does not know how far apart tokens stand.",
-        edit=lambda t, p: skip(t, "biased"),
+        edit=skipping("biased"),
     )
     yield Mistake(
         "alibi-sign",
         "ALiBi with the other sign: far keys favoured",
         "S′ + m |i − j|",
-        "S′ − m |i − j|",
+        right,
         "The bias is a penalty: it grows with the distance, and is subtracted.",
-        edit=lambda t, p: instead(t, "alibi", lambda m, d: -LinearBias(p.headed).forward(m, d)),
+        edit=wrapping("alibi", lambda bias, m, d: -bias(m, d)),
     )
-    for key, says, slopes in (
-        ("halves", "slopes 1/2, 1/4, 1/8, … whatever the number of heads", lambda n: 2.0 ** -np.arange(1, n + 1)),
-        ("from-one", "slopes that begin at 1", lambda n: 2.0 ** (-8.0 * np.arange(n) / n)),
-        (
-            "closest-power",
-            "slopes of the formula for powers of two, with the heads as they are",
-            lambda n: 2.0 ** (-8.0 * np.arange(1, n + 1) / n),
-        ),
-        ("reversed", "slopes in the reverse order of the heads", None),
-    ):
+    yield Mistake(
+        "alibi-signed",
+        "ALiBi with the signed distance: keys after the query favoured",
+        "S′ − m (i − j)",
+        right,
+        "Under a causal mask i − j is never negative; without one the distance needs its bars.",
+        edit=signed(alibi),
+    )
+    yield from slopes(p)
+
+
+def signed(alibi: Alibi) -> Edit:
+    def edit(t: Trace, p: Problem) -> bool:
+        query, key = standing(p, p.whole, alibi.standing(p))
+        apart = (query - key)[:, 0]
+        apart = apart if alibi.ragged(p) else apart[0]
+        return wrapping("alibi", lambda bias, m, d: bias(m, apart.astype(d.dtype)))(t, p)
+
+    return edit
+
+
+Formula = Callable[[Array], Array]
+
+
+def powers(n: int) -> Array:
+    """The slopes of n heads by the formula for powers of two, whatever n is."""
+    return 2.0 ** (-8.0 * np.arange(1, n + 1) / n)
+
+
+def above(n: int) -> int:
+    return 1 << (n - 1).bit_length()
+
+
+SLOPES: tuple[tuple[str, str, Formula], ...] = (
+    ("halves", "slopes 1/2, 1/4, 1/8, … whatever the number of heads", lambda m: 2.0 ** -np.arange(1, len(m) + 1)),
+    ("from-one", "slopes that begin at 1", lambda m: powers(len(m)) * 2.0 ** (8.0 / len(m))),
+    ("formula", "slopes 2^(−8h/n), though the number of heads is no power of two", lambda m: powers(len(m))),
+    ("next-power", "the first slopes of the next power of two", lambda m: powers(above(len(m)))[: len(m)]),
+    ("paper", "the paper's slopes, though others are given", lambda m: Slopes(len(m)).forward()),
+    ("reversed", "slopes in the reverse order of the heads", lambda m: m[::-1]),
+    ("alike", "the slope of the first head in all heads", lambda m: np.full_like(m, m[0])),
+    ("one", "a slope of 1 in all heads", np.ones_like),
+)
+
+
+def slopes(p: Problem) -> Iterator[Mistake]:
+    for key, says, formula in SLOPES:
         yield Mistake(
             f"alibi-slopes-{key}",
             f"ALiBi with {says}",
             f"m: {says}",
             "m = 2^(−8h/n), and for other numbers of heads those of the two nearest powers of two",
             "Print the slopes: head 1 of 8 has 1/2, head 1 of 4 has 1/4.",
-            edit=lambda t, p, slopes=slopes: other_slopes(t, p, slopes),  # type: ignore[misc]
+            edit=with_slopes(formula),
         )
 
 
-def other_slopes(t: Trace, p: Problem, slopes) -> bool:  # type: ignore[no-untyped-def]
-    n, bias = p.sizes.get("head", 1), LinearBias(p.headed)
-    return instead(t, "alibi", lambda m, d: bias.forward((m[::-1] if slopes is None else slopes(n)).astype(m.dtype), d))
-
-
-# ------------------------------------------------------------------ softcap, sinks, caches
-
-
-def variants(p: Problem) -> Iterator[Mistake]:
-    c = p.options.softcap
-    if c is not None:
-        yield from softcaps(c)
-    if "sinks" in p.sources:
-        yield Mistake(
-            "sink-none",
-            "the sink left out",
-            "exp S / Σ exp S",
-            "exp S / (Σ exp S + exp z)",
-            "The sink takes its share of the sum: row sum + sink weight = 1.",
-            edit=lambda t, p: "weights" in t and instead(t, "weights", lambda s, z: Softmax(p.options.masked_row).forward(s)),
-        )
-    if "cache" in p.options.parts:
-        yield from caches()
-
-
-def softcaps(c: float) -> Iterator[Mistake]:
-    teach = "Scale, cap, mask, softmax: in this order. A cap after the mask turns −∞ into −c, and hidden keys leak."
-    right = f"{c:g} tanh(S / √d_k / {c:g}), then the mask"
-    yield Mistake("softcap-none", "softcap left out", "S / √d_k", right, teach, edit=lambda t, p: skip(t, "capped"))
-
-    def after(t: Trace, p: Problem) -> bool:
-        if "masked" not in t or "capped" not in t:
-            return False
-        missing = t["masked"].operation.missing  # type: ignore[union-attr]
-        cap = Softcap(c)
-        return skip(t, "capped") and instead(t, "masked", lambda s, m: cap.forward(s + np.expand_dims(m, missing)))
-
-    yield Mistake(
-        "softcap-after-mask", "softcap after the mask", f"{c:g} tanh((S / √d_k + M) / {c:g})", right, teach, edit=after
-    )
-
-    def before(t: Trace, p: Problem) -> bool:
-        if "scaled" not in t or "capped" not in t:
-            return False
-        scale, cap = t["scaled"].operation, Softcap(c)
-        assert scale is not None
-        return instead(t, "scaled", lambda s: scale.forward(cap.forward(s))) and skip(t, "capped")
-
-    yield Mistake(
-        "softcap-before-scale", "softcap before the scale", f"{c:g} tanh(S / {c:g}) / √d_k", right, teach, edit=before
-    )
-
-
-def caches() -> Iterator[Mistake]:
-    def other_order(t: Trace, p: Problem) -> bool:
-        def turned(past: Array, new: Array) -> Array:
-            return np.concatenate([new, past], axis=-2)
-
-        return instead_all(t, ("k_all", "v_all"), turned)
-
-    def without_new(t: Trace, p: Problem) -> bool:
-        def stale(past: Array, new: Array) -> Array:
-            return np.concatenate([past, np.full(new.shape, 0, new.dtype)], axis=-2)
-
-        return instead_all(t, ("k_all", "v_all"), stale) and hide_new(t, p)
-
-    yield Mistake(
-        "cache-order",
-        "the new key put before the cached ones",
-        "[K; K_past]",
-        "[K_past; K]",
-        "The cache holds earlier tokens: they come first, and positions and masks count on it.",
-        edit=other_order,
-    )
-    yield Mistake(
-        "cache-without-new",
-        "the new key left out of the cache",
-        "K_past",
-        "[K_past; K]",
-        "A token attends to itself: its key and value are appended before the scores are taken.",
-        edit=without_new,
-    )
-
-
-def hide_new(t: Trace, p: Problem) -> bool:
-    """Scores of the new keys as if they were not there."""
-    past = p.sizes.get("past_key", 0)
-    name = next((n for n in ("masked", "biased", "capped", "scaled") if n in t), "")
-    if not name:
-        return False
-    op = t[name].operation
-    assert op is not None
-
-    def compute(*operands: Array) -> Array:
-        s = np.array(op.forward(*operands))
-        s[..., past:] = -np.inf
-        return s
-
-    return instead(t, name, compute)
+def with_slopes(formula: Formula) -> Edit:
+    return wrapping("alibi", lambda bias, m, d: bias(formula(m.ravel()).astype(m.dtype).reshape(m.shape), d))

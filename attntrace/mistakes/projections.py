@@ -1,16 +1,16 @@
-"""Mistakes on the way from x to queries, keys and values, and in the heads."""
+"""Mistakes on the way from x to queries, keys and values."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from itertools import combinations
+from dataclasses import dataclass
 
 import numpy as np
 
-from attntrace.mistakes.base import Mistake, changed, instead, instead_all, with_options, with_sources
+from attntrace.mistakes.base import Edit, Mistake, changed, every, instead, with_options, with_sources
 from attntrace.ops import Project
-from attntrace.problem import Problem
-from attntrace.tape import Array, Trace
+from attntrace.problem import Problem, Source, fused_columns
+from attntrace.tape import Trace
 
 WEIGHTS = ("w_q", "w_k", "w_v", "w_o", "w_qkv")
 LAYOUTS = {
@@ -24,187 +24,152 @@ def projections(p: Problem) -> Iterator[Mistake]:
     """A weight read in the wrong layout, two of them swapped, a bias forgotten."""
     yield from transposed(p)
     yield from swapped(p)
+    yield from swapped_parts(p)
     yield from biasless(p)
     yield from layouts(p)
 
 
+def together(names: tuple[str, ...]) -> str:
+    return names[0] if len(names) == 1 else f"{', '.join(names[:-1])} and {names[-1]}"
+
+
+# ------------------------------------------------------------------ transposed
+
+
 def transposed(p: Problem) -> Iterator[Mistake]:
-    square = [w for w in WEIGHTS if w in p.sources and len(set(p.sources[w].shape)) == 1]
-    for n in range(1, len(square) + 1):
-        for names in combinations(square, n):
-            if n in (1, len(square)):
-                yield transpose(p, names)
+    """Each square weight, those of q, k and v, and all."""
+    square = tuple(w for w in WEIGHTS if w in p.sources and len(set(p.sources[w].shape)) == 1)
+    inner = tuple(w for w in square if w != "w_o")
+    for names in dict.fromkeys((*((w,) for w in square), inner, square)):
+        if names:
+            yield transpose(names)
 
 
-def transpose(p: Problem, names: tuple[str, ...]) -> Mistake:
-    said = " and ".join(names)
+def transpose(names: tuple[str, ...]) -> Mistake:
     return Mistake(
         f"transposed-{'-'.join(names)}",
-        f"{said} used transposed",
-        " and ".join(f"x @ {name}.T" for name in names),
-        " and ".join(f"x @ {name}" for name in names),
+        f"{together(names)} used transposed",
+        together(tuple(f"x @ {name}.T" for name in names)),
+        together(tuple(f"x @ {name}" for name in names)),
         "torch.nn.Linear stores its weight (out, in) and computes x @ W.T; a matrix of a paper is mostly meant as x @ W. With "
         "a square matrix no shape complains.",
-        pose=lambda p: with_sources(p, **{name: changed(p, name, np.transpose) for name in names}),
+        pose=lambda p: with_sources(p, {name: changed(p, name, np.transpose) for name in names}),
     )
+
+
+# ------------------------------------------------------------------ swapped
+
+
+@dataclass(frozen=True)
+class Swap:
+    """One input in the place of another, and the reverse."""
+
+    pairs: tuple[tuple[str, str], ...]
+
+    def __call__(self, p: Problem) -> Problem | None:
+        changes: dict[str, Source | None] = {}
+        for a, b in self.pairs:
+            changes |= {a: changed(p, b, np.asarray), b: changed(p, a, np.asarray)}
+        return with_sources(p, changes)
+
+    def fits(self, p: Problem) -> bool:
+        there = p.sources
+        return all(a in there and b in there and there[a].shape == there[b].shape for a, b in self.pairs)
 
 
 def swapped(p: Problem) -> Iterator[Mistake]:
-    for a, b in (("w_q", "w_k"), ("w_k", "w_v"), ("w_q", "w_v")):
-        if {a, b} <= p.sources.keys() and p.sources[a].shape == p.sources[b].shape:
-            yield Mistake(
-                f"swapped-{a}-{b}",
-                f"{a} and {b} swapped",
-                f"{a[-1].upper()} = X W_{b[-1].upper()}",
-                f"{a[-1].upper()} = X W_{a[-1].upper()}",
-                "Two weights of the same shape are easily taken for one another: compare each projection by itself.",
-                pose=lambda p, a=a, b=b: with_sources(p, **{a: changed(p, b, np.asarray), b: changed(p, a, np.asarray)}),  # type: ignore[misc]
-            )
-    if {"q", "k", "v"} <= p.sources.keys() and p.sources["k"].shape == p.sources["v"].shape:
+    """Two weights, without their biases or with them; k and v, where they are given; the two sequences."""
+    for a, b in ("qk", "kv", "qv"):
+        weights, biases = (f"w_{a}", f"w_{b}"), (f"b_{a}", f"b_{b}")
+        used, right = f"{a.upper()} = X W_{b.upper()}, {b.upper()} = X W_{a.upper()}", f"{a.upper()} = X W_{a.upper()}"
+        teach = f"w_{a} and w_{b} have the same shape and are easily taken for one another: compare {a} and {b} by themselves."
+        yield from swap(p, (weights,), used, right, teach)
+        yield from swap(p, (weights, biases), used, right, teach)
+    yield from swap(p, (("k", "v"),), "softmax(Q Vᵀ) K", "softmax(Q Kᵀ) V", "Keys are compared with, values are averaged.")
+    yield from swap(p, (("q", "k"),), "softmax(K Qᵀ) V", "softmax(Q Kᵀ) V", "Rows belong to queries, which do the asking.")
+    yield from swap(
+        p,
+        (("x", "x_kv"),),
+        "Q from x_kv, K and V from x",
+        "Q from x, K and V from x_kv",
+        "In cross-attention the sequence that is written asks, and the one that is read answers.",
+    )
+
+
+def swap(p: Problem, pairs: tuple[tuple[str, str], ...], used: str, right: str, teach: str) -> Iterator[Mistake]:
+    change = Swap(pairs)
+    if change.fits(p):
+        said = ", ".join(f"{a} and {b}" for a, b in pairs)
+        yield Mistake(f"swapped-{'-'.join(n for pair in pairs for n in pair)}", f"{said} swapped", used, right, teach, change)
+
+
+def swapped_parts(p: Problem) -> Iterator[Mistake]:
+    """Two parts of a fused projection."""
+    if "w_qkv" not in p.sources or p.group > 1:
+        return
+    for a, b in ("qk", "kv", "qv"):
         yield Mistake(
-            "swapped-k-v",
-            "k and v swapped",
-            "softmax(Q Vᵀ) K",
-            "softmax(Q Kᵀ) V",
-            "Keys are compared with, values are averaged.",
-            pose=lambda p: with_sources(p, k=changed(p, "v", np.asarray), v=changed(p, "k", np.asarray)),
+            f"swapped-parts-{a}-{b}",
+            f"the {a} part and the {b} part of w_qkv swapped",
+            f"{a.upper()} from the columns of {b}",
+            f"{a.upper()} from the columns of {a}",
+            f"Nothing but their place tells the parts of a fused projection: {a} and {b} have the same shape.",
+            edit=every(reading(a, b), reading(b, a)),
         )
+
+
+def reading(name: str, other: str) -> Edit:
+    """The step `name` from the columns of another part."""
+
+    def edit(t: Trace, p: Problem) -> bool:
+        heads = p.sizes["head"] if p.headed else None
+        return instead(t, name, Project(heads, p.columns(other), p.options.transposed).forward)
+
+    return edit
+
+
+# ------------------------------------------------------------------ biases and layouts
 
 
 def biasless(p: Problem) -> Iterator[Mistake]:
-    names = [b for b in ("b_q", "b_k", "b_v", "b_qkv", "b_o") if b in p.sources]
-    for chosen in [*((b,) for b in names), *([tuple(names)] if len(names) > 1 else [])]:
-        yield Mistake(
-            f"without-{'-'.join(chosen)}",
-            f"{' and '.join(chosen)} forgotten",
-            "X W",
-            "X W + b",
-            "A bias is added to every token after the product.",
-            pose=lambda p, chosen=chosen: with_sources(p, **dict.fromkeys(chosen)),  # type: ignore[misc]
-        )
+    """Each bias forgotten, those of q, k and v, and all."""
+    there = tuple(b for b in ("b_q", "b_k", "b_v", "b_qkv", "b_o") if b in p.sources)
+    inner = tuple(b for b in there if b != "b_o")
+    for names in dict.fromkeys((*((b,) for b in there), inner, there)):
+        if names:
+            yield forget(names)
+
+
+def forget(names: tuple[str, ...]) -> Mistake:
+    return Mistake(
+        f"without-{'-'.join(names)}",
+        f"{together(names)} forgotten",
+        "X W",
+        "X W + b",
+        "A bias is added to every token after the product: a row of zeros in x comes out as the bias itself.",
+        pose=lambda p: with_sources(p, dict.fromkeys(names)),
+    )
 
 
 def layouts(p: Problem) -> Iterator[Mistake]:
+    """The other layouts of a fused projection, where they pick other columns."""
     if "w_qkv" not in p.sources:
         return
-    for layout, meaning in LAYOUTS.items():
-        if layout != p.options.qkv_layout:
-            yield Mistake(
-                f"layout-{layout}",
-                f"the fused w_qkv read as {layout}: {meaning}",
-                f"qkv_layout: {layout}",
-                f"qkv_layout: {p.options.qkv_layout} ({LAYOUTS[p.options.qkv_layout]})",
-                "Fused projections are stored in several layouts, of the same shape; a checkpoint's code tells which.",
-                pose=lambda p, layout=layout: with_options(p, qkv_layout=layout),  # type: ignore[misc]
-            )
+    heads, groups = p.sizes.get("head", 1), p.sizes.get("kv_head", p.sizes.get("head", 1))
+    seen = [fused_columns(p.options.qkv_layout, heads, groups, p.sizes["d_k"])]
+    for layout in LAYOUTS if groups == heads else ("q|k|v", "per-group"):
+        columns = fused_columns(layout, heads, groups, p.sizes["d_k"])
+        if columns not in seen:
+            seen.append(columns)
+            yield lay_out(layout, p.options.qkv_layout)
 
 
-# ------------------------------------------------------------------ heads
-
-
-def heads(p: Problem) -> Iterator[Mistake]:
-    """Heads split, merged or shared in the wrong way."""
-    if p.headed and p.sizes["head"] > 1:
-        if p.projected:
-            yield reshaped()
-        yield merged_wrongly()
-        yield averaged(p)
-    if p.projected and p.headed and not {"keep", "sinks", "alibi.slopes"} & p.sources.keys():  # which there are for each head
-        yield from other_numbers(p)
-    if p.group > 1:
-        yield tiled()
-    if "w_o" in p.sources:
-        yield without_w_o()
-
-
-def reshaped() -> Mistake:
+def lay_out(layout: str, right: str) -> Mistake:
     return Mistake(
-        "split-without-transpose",
-        "heads split by a reshape without a transpose",
-        "(token, heads · d) reshaped to (heads, token, d)",
-        "(token, heads · d) reshaped to (token, heads, d), then transposed to (heads, token, d)",
-        "The shape is right and the numbers of several tokens are mixed: each head must see d columns of every token.",
-        edit=split_wrongly,
-    )
-
-
-def split_wrongly(t: Trace, p: Problem) -> bool:
-    """Every projection that is split into heads, by a reshape alone."""
-    found = False
-    for name in "qkv":
-        op = t[name].operation if name in t else None
-        if isinstance(op, Project) and op.heads is not None:
-            found = instead(t, name, by_reshape(op, t[name].shape))
-    return found
-
-
-def by_reshape(op: Project, shape: tuple[int, ...]):  # type: ignore[no-untyped-def]
-    whole = Project(None, op.columns, op.transposed)
-    return lambda *operands: whole.forward(*operands).reshape(shape)
-
-
-def merged_wrongly() -> Mistake:
-    return Mistake(
-        "merge-without-transpose",
-        "heads merged by a reshape without a transpose",
-        "(heads, token, d) reshaped to (token, heads · d)",
-        "(heads, token, d) transposed to (token, heads, d), then reshaped to (token, heads · d)",
-        "The shape is right and row i holds numbers of other tokens: put the heads of one token side by side.",
-        edit=lambda t, p: "concat" in t and instead(t, "concat", lambda c: c.reshape(t["concat"].shape)),
-    )
-
-
-def averaged(p: Problem) -> Mistake:
-    def mean(c: Array) -> Array:
-        return np.concatenate([c.mean(axis=-3)] * c.shape[-3], axis=-1)
-
-    return Mistake(
-        "heads-averaged",
-        "the heads averaged instead of put side by side",
-        "mean over heads of C",
-        "heads of C side by side",
-        "Each head keeps its own d_v columns of the output; averaging them loses what they differ in.",
-        edit=lambda t, p: "concat" in t and instead(t, "concat", mean),
-    )
-
-
-def other_numbers(p: Problem) -> Iterator[Mistake]:
-    right, width = p.sizes["head"], p.sizes["head"] * p.sizes["d_k"]
-    for n in (1, 2, 3, 4, 6, 8, 12, 16):
-        if n != right and width % n == 0 and p.group == 1:
-            yield Mistake(
-                f"heads-{n}",
-                f"{n} {'head' if n == 1 else 'heads'} instead of {right}",
-                f"heads: {n}",
-                f"heads: {right}",
-                "The output has the same shape for every number of heads; d_k, and with it the scale, has not.",
-                pose=lambda p, n=n: with_options(p, heads=n, kv_heads=None),  # type: ignore[misc]
-            )
-
-
-def tiled() -> Mistake:
-    def tile(t: Trace, p: Problem) -> bool:
-        def repeat(k: Array) -> Array:
-            return np.concatenate([k] * p.group, axis=-3)
-
-        return instead_all(t, ("k_shared", "v_shared"), repeat)
-
-    return Mistake(
-        "groups-tiled",
-        "key/value heads tiled (head h reads h mod groups) instead of repeated",
-        "K′ = [K; K; …], head h reads h mod groups",
-        "head h reads h // (heads / groups)",
-        "repeat_interleave and not repeat: neighbouring query heads share a key/value head.",
-        edit=tile,
-    )
-
-
-def without_w_o() -> Mistake:
-    return Mistake(
-        "without-w_o",
-        "the output projection forgotten",
-        "Y = H",
-        "Y = H W_O",
-        "The heads side by side go through one more matrix, which lets them mix.",
-        edit=lambda t, p: t["concat"].shape == t["output"].shape and instead(t, "output", np.asarray, "concat"),
+        f"layout-{layout}",
+        f"the fused w_qkv read as {layout}: {LAYOUTS[layout]}",
+        f"qkv_layout: {layout}",
+        f"qkv_layout: {right} ({LAYOUTS[right]})",
+        "Fused projections are stored in several layouts, of the same shape; a checkpoint's code tells which.",
+        pose=lambda p: with_options(p, qkv_layout=layout),
     )
