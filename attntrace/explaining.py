@@ -71,7 +71,7 @@ def runs(step: Step, cell: Cell) -> list[Run]:
     taken = cell.within(step.axes, step.shape)
     count = int(np.prod(taken, dtype=object))
     if count > MOST:
-        one = place(step.name, (0,) * max(1, len(step.shape) - 1))
+        one = place(step.name, (0,) * (len(step.shape) - (step.shape[-1] <= MOST and len(step.shape) > 1)))
         raise AttnTraceError(f"{cell}: {count} cells, and an explanation takes at most {MOST}; name a part, such as {one}")
     along = [np.ravel(indexes(axis, step.shape)[cell.index]).tolist() for axis in range(len(step.shape))]
     rows: dict[Row, set[int]] = {}

@@ -365,11 +365,14 @@ class Marker:
         if explains(claim, values):
             return True
         coarse = max((float(c.half.max()) for c in (claim, *before)), default=0.0)
-        if not coarse or not fits(claim, values, 1000 * coarse * (1 + np.abs(values))).all():
+        if not coarse or not fits(claim, values, 100 * coarse * (1 + np.abs(values))).all():
             return False
-        return bool(fits(claim, values, around(values) + self.room(mistakes, claim.name, before, values)).all())
+        rough = self.room(mistakes, claim.name, before, values, 1)
+        if not fits(claim, values, 10 * (rough + coarse)).all():
+            return False
+        return bool(fits(claim, values, around(values) + self.room(mistakes, claim.name, before, values, TRIALS)).all())
 
-    def room(self, mistakes: Mistakes, name: str, before: Sequence[Claim], values: Array) -> Array:
+    def room(self, mistakes: Mistakes, name: str, before: Sequence[Claim], values: Array, trials: int) -> Array:
         """How far a step moves, when mistakes are made, with the roundings of the claims before it: by trial.
 
         Rounding itself is left out, since it makes steps of small moves.
@@ -377,7 +380,7 @@ class Marker:
         rng, most = np.random.default_rng(0), np.zeros(values.shape)
         mistakes = tuple(m for m in mistakes if m.kind != "rounded")
         start = self.replayed(mistakes, name, before)
-        for _ in range(TRIALS):
+        for _ in range(trials):
             moved = [replace(c, values=c.values + c.half * rng.choice((-1.0, 1.0), c.shape)) for c in before]
             other = self.replayed(mistakes, name, moved)
             with np.errstate(all="ignore"):

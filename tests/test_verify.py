@@ -826,3 +826,10 @@ def test_accumulated_bounds_grow_along_the_tape_and_hold_a_perturbation() -> Non
                 off = np.nan_to_num(np.abs(moved[name].values - trace[name].values))  # −∞ − −∞
             assert (off <= bound).all(), name
             assert bound.max() < 1e3 * off.max(), f"{name}: so wide a bound says nothing"
+
+
+def test_a_sink_of_minus_infinity_is_none() -> None:
+    """exp(−∞) is 0: the weights are those without a sink, and their tolerance is that of a softmax."""
+    found = attntrace.verify({**SELF, "sinks": [-math.inf]})
+    assert found.agrees
+    np.testing.assert_allclose(attntrace.trace({**SELF, "sinks": [-math.inf]})["weights"].values.sum(axis=-1), 1, rtol=1e-15)

@@ -96,8 +96,11 @@ class Softmax(Operation):
 
 
 def arguments(s: Array, top: Array, inner: DType | None) -> Array:
-    """The size of what exp is taken of, s − top; where s is first rounded to a dtype of its own, s itself on top of it."""
-    return np.asarray(np.abs(s - top) + (0 if inner is None else np.abs(s)))
+    """The size of what exp is taken of, s − top; where s is first rounded to a dtype of its own, s itself on top of it.
+
+    exp(−∞) is 0 without any rounding, be it of a score or of a sink that is switched off.
+    """
+    return np.where(np.isneginf(s), 0, np.abs(s - top) + (0 if inner is None else np.abs(s)))
 
 
 @dataclass(frozen=True)
