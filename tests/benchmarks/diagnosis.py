@@ -1,6 +1,6 @@
 """How often `check` names the mistake that was made, and that it accuses nobody who is right: a table by mistake.
 
-    python tests/benchmarks/diagnosis.py               7,200 single mistakes, 1,000 pairs, 10,000 right claims: ten minutes
+    python tests/benchmarks/diagnosis.py               7,200 single mistakes, 1,000 pairs, 10,000 right claims: five minutes
     python tests/benchmarks/diagnosis.py --quick       a few of each, some seconds
     python tests/benchmarks/diagnosis.py --only scale  the mistakes whose names begin so
 
