@@ -62,6 +62,11 @@ def _count(n: int, one: str, many: str) -> str:
     return f"{n} {one if n == 1 else many}"
 
 
+def listed(names: Sequence[str]) -> str:
+    """`a, b and c`."""
+    return " and ".join([", ".join(names[:-1]), names[-1]] if names[1:] else names)
+
+
 def amount(n: int, things: str) -> str:
     """`1 row`, `2 rows`; `things` are many."""
     return _count(n, {"queries": "query"}.get(things, things.removesuffix("s")), things)

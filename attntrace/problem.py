@@ -13,7 +13,7 @@ import numpy as np
 from attntrace.dtypes import DType
 from attntrace.errors import Fault, Path
 from attntrace.ledger import Ledger
-from attntrace.tape import Array, Note
+from attntrace.tape import NAMED, Array, Note
 
 INPUTS = {  # every input and the symbol it has in the formulas, in the order in which they are shown
     "x": "X",
@@ -45,7 +45,6 @@ INPUTS = {  # every input and the symbol it has in the formulas, in the order in
 }
 
 
-LABELLED = 1 << 20  # tokens that have labels
 COUNTS = ("rope.positions", "rope.key_positions", "cache.table")  # too fine for half precision
 
 
@@ -281,7 +280,7 @@ def labels(p: Problem) -> dict[str, tuple[str, ...]]:
 
     Of very many tokens nobody reads the labels, which would fill the memory before anything is checked.
     """
-    if max(p.queries, p.sizes["key"]) > LABELLED:
+    if max(p.queries, p.sizes["key"]) > NAMED:
         return {}
     tokens, keys = p.options.tokens or numbers(p), p.options.kv_tokens
     past, new = p.sizes.get("past_key", 0), p.sizes[p.new_key]

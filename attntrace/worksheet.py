@@ -29,9 +29,9 @@ from attntrace.config.changes import path_of, put
 from attntrace.config.draft import SHOWN, Request
 from attntrace.config.draw import Drawn
 from attntrace.config.load import load
-from attntrace.config.tensors import Edited, FromFile, Inline, listed
+from attntrace.config.tensors import Edited, FromFile, Inline
 from attntrace.errors import AttnTraceError, Fault, nearest, plain
-from attntrace.ledger import amount
+from attntrace.ledger import amount, listed
 from attntrace.mistakes.base import without_core
 from attntrace.problem import Problem
 from attntrace.tape import Array, Step, Trace

@@ -6,10 +6,8 @@ from enum import Enum
 from importlib import import_module
 from typing import Annotated, Optional
 
-import typer
-
 from attntrace.cli.app import command
-from attntrace.cli.options import OUTPUT, Format, Output, Source, Target, option, steps_starting
+from attntrace.cli.options import CELL, OUTPUT, Format, Output, Source, Target, option
 from attntrace.cli.session import PRECISION, emit, format_of, problem_of, screen
 
 
@@ -24,12 +22,7 @@ class TextFormat(str, Enum):
 def explain(
     cell: Annotated[
         str,
-        typer.Argument(
-            metavar="CELL",
-            show_default=False,
-            autocompletion=steps_starting,
-            help="A step with a NumPy index: a number 'weights[0,1]', a row 'weights[0]', a small matrix.",
-        ),
+        CELL(help="A step with a NumPy index: a number 'weights[0,1]', a row 'weights[0]', a small matrix."),
     ],
     source: Source,
     target: Target,

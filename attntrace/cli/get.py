@@ -7,7 +7,7 @@ from typing import Annotated, BinaryIO, Optional
 import typer
 
 from attntrace.cli.app import command
-from attntrace.cli.options import Answer, Format, Source, steps_starting
+from attntrace.cli.options import CELL, Answer, Format, Source
 from attntrace.cli.session import ANSWERS, emit, format_of, trace_of
 
 
@@ -15,12 +15,7 @@ from attntrace.cli.session import ANSWERS, emit, format_of, trace_of
 def get(
     cell: Annotated[
         str,
-        typer.Argument(
-            metavar="CELL",
-            show_default=False,
-            autocompletion=steps_starting,
-            help="A step with a NumPy index: 'weights[0,1]'.",
-        ),
+        CELL(help="A step with a NumPy index: 'weights[0,1]'."),
     ],
     source: Source,
     output: Answer,

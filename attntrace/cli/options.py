@@ -6,7 +6,7 @@ Annotations are evaluated here, and not put off, since `grouped` reads them at e
 from collections.abc import Callable
 from dataclasses import dataclass, fields
 from enum import Enum
-from functools import wraps
+from functools import partial, wraps
 from inspect import Parameter, Signature, signature
 from typing import Annotated, Any, Optional
 
@@ -69,6 +69,7 @@ Config = Annotated[
         help="A YAML file, the name of a bundled example, or - for standard input. Without it: the Module 05 example.",
     ),
 ]
+CELL: Any = partial(typer.Argument, metavar="CELL", show_default=False, autocompletion=steps_starting)
 INPUT, OUTPUT, SHAPE = "Input", "Output", "Without a CONFIG"
 
 

@@ -11,12 +11,13 @@ import numpy as np
 from attntrace.config.changes import apply, edited, permuted
 from attntrace.config.draft import SHOWN, Draft, Request, collected, read, touched
 from attntrace.config.draw import Kept
-from attntrace.config.tensors import FORMS, Maker, listed
+from attntrace.config.tensors import FORMS, Maker
 from attntrace.cores.ring import Ring
 from attntrace.cores.tiled import Tiled
 from attntrace.dtypes import dtype
 from attntrace.errors import AttnTraceError, Fault, KeyFault, Path
 from attntrace.fit import clashes, pose
+from attntrace.ledger import listed
 from attntrace.parts import mask as masks
 from attntrace.parts.alibi import Alibi
 from attntrace.parts.block import Block

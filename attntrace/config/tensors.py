@@ -13,7 +13,7 @@ import numpy as np
 from attntrace.cell import Index
 from attntrace.config.draw import DEFAULTS, Drawn, Streams
 from attntrace.errors import AttnTraceError, Fault, Path
-from attntrace.ledger import amount
+from attntrace.ledger import amount, listed
 from attntrace.parts.mask import not_binary
 from attntrace.problem import Source, called
 from attntrace.tape import Array
@@ -192,10 +192,6 @@ class Maker:
 
 
 PARAMETERS = {"normal": ("mean", "std"), "uniform": ("low", "high"), "integers": ("low", "high")}
-
-
-def listed(names: list[str]) -> str:
-    return " and ".join([", ".join(names[:-1]), names[-1]] if names[1:] else names)
 
 
 def strangers(value: Mapping[str, Any], path: Path) -> Iterator[Fault]:

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from attntrace.errors import Fault
-from attntrace.ledger import Ledger, amount
+from attntrace.ledger import Ledger, amount, listed
 from attntrace.ops import Activate, Add, Multiply, Normalise, Project
 from attntrace.parts.norm import EPS, formula
 from attntrace.parts.project import asking
@@ -77,10 +77,6 @@ class Block(Part):
             wanted = f"an attention output as wide as x ({p.sizes['d_model']}), since it is added to x"
             cure = f"give w_o with {amount(p.sizes['d_model'], 'columns')}"
             yield Fault(f"block: expected {wanted}; found {out}: {cure}", ("block",))
-
-
-def listed(names: tuple[str, ...]) -> str:
-    return " and ".join([", ".join(names[:-1]), names[-1]])
 
 
 def enter_block(t: Trace, p: Problem, given: dict[str, Step]) -> dict[str, Step]:

@@ -15,7 +15,6 @@ try:
 except ImportError:
     raise MissingPackage("autograd", "torch", "torch") from None
 
-from attntrace.reference.torch.online import final
 from attntrace.reference.torch.steps import STEPS, TILES
 from attntrace.reference.torch.tensors import Arrays, Tensor, array, parted, tensor
 
@@ -76,22 +75,13 @@ def computed(p: Problem, live: Mapping[str, Tensor], step: Step) -> Tensor | Non
     table = TILES if suffix else STEPS
     if base not in table:
         return None
-    compute = with_sink if base == "total" else table[base][1]
-    got = compute(p, Live(live, suffix))
+    got = table[base][1](p, Live(live, suffix))
     if got is None:
         return None
     got = got.to(torch.float64)
     if got.requires_grad:
         got.register_hook(lambda g: g.masked_fill(g.isnan(), 0))
     return got
-
-
-def with_sink(p: Problem, a: Live) -> Tensor:
-    """The sum of a tile's rows with their sink. A sink is one number for many rows: one NaN would spoil it."""
-    m, z = final(p, a)["max"], a["sinks"]
-    empty = m.isneginf()
-    share = torch.exp((z.view(-1, 1) if p.headed else z) - m.masked_fill(empty, 0))
-    return torch.where(empty, torch.inf, final(p, a)["sum"] + share)
 
 
 def loss_of(y: Tensor, upstream: Upstream) -> Tensor | None:

@@ -29,6 +29,26 @@ READY = ("scaled", "capped", "biased", "masked")
 TILED = "it has no tiles"
 
 
+class Reading:
+    """The arrays of a trace as a framework has them: `a["q"]`; `a.get` gives None for a step that is not there."""
+
+    def __init__(self, have: Have) -> None:
+        self.have = have
+
+    def __contains__(self, name: str) -> bool:
+        return name in self.have
+
+    def __getitem__(self, name: str) -> Any:
+        return wide(self.have[name])
+
+    def get(self, name: str) -> Any:
+        return self[name] if name in self.have else None
+
+    def last(self, *names: str) -> Any:
+        """The last one of `names` that the trace has."""
+        return self[latest(self.have, *names)]
+
+
 def latest(have: Have, *names: str) -> str:
     """The last one of `names` that the trace has."""
     return [name for name in names if name in have][-1]

@@ -12,6 +12,7 @@ import numpy as np
 
 from attntrace.claims import Reading
 from attntrace.errors import Fault, plain
+from attntrace.ledger import listed
 from attntrace.marking import WORK, Finding, Marked, Verdict, digits
 from attntrace.mistakes import Mistake
 from attntrace.render.canvas import Canvas, table
@@ -75,10 +76,6 @@ def said(v: Verdict) -> str:
     if v.status == "carried over":
         return f"carried over: it follows from the claims before it ({share} off)"
     return f"wrong here: {share}{digit}"
-
-
-def listed(names: Sequence[str]) -> str:
-    return names[0] if len(names) == 1 else f"{', '.join(names[:-1])} and {names[-1]}"
 
 
 def leads(names: Sequence[str]) -> str:

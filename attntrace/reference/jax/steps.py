@@ -13,29 +13,17 @@ from attntrace.parts.block import Block
 from attntrace.parts.rope import Rope
 from attntrace.problem import Problem
 from attntrace.reference.jax.local import exactly
-from attntrace.reference.reading import KEYS, QUERIES, READY, TILED, VALUES, bias, head_counts, latest, source, wide
+from attntrace.reference.reading import KEYS, QUERIES, READY, TILED, VALUES, Reading, bias, head_counts, source, wide
 from attntrace.tape import Array
 
 Tensor = Any
 
 
-class Arrays:
+class Arrays(Reading):
     """The arrays of a trace as JAX has them, half precision widened."""
 
-    def __init__(self, have: Mapping[str, Array]) -> None:
-        self.have = have
-
-    def __contains__(self, name: str) -> bool:
-        return name in self.have
-
     def __getitem__(self, name: str) -> Tensor:
-        return jnp.asarray(wide(self.have[name]))
-
-    def get(self, name: str) -> Tensor | None:
-        return self[name] if name in self.have else None
-
-    def last(self, *names: str) -> Tensor:
-        return self[latest(self.have, *names)]
+        return jnp.asarray(super().__getitem__(name))
 
 
 Compute = Callable[[Problem, Arrays], "Tensor | None"]  # None: the step is given, or it has no answer

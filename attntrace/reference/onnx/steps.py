@@ -12,27 +12,12 @@ from attntrace.parts.qk_norm import QKNorm
 from attntrace.parts.rope import Rope
 from attntrace.problem import Problem
 from attntrace.reference.onnx.evaluator import concat, cut, gather, number, op, reshape, transpose
-from attntrace.reference.reading import KEYS, QUERIES, READY, TILED, VALUES, head_counts, latest, source, wide
+from attntrace.reference.reading import KEYS, QUERIES, READY, TILED, VALUES, Reading, head_counts, source, wide
 from attntrace.tape import Array
 
 
-class Arrays:
+class Arrays(Reading):
     """The arrays of a trace, widened to what the evaluator works in."""
-
-    def __init__(self, have: Mapping[str, Array]) -> None:
-        self.have = have
-
-    def __contains__(self, name: str) -> bool:
-        return name in self.have
-
-    def __getitem__(self, name: str) -> Array:
-        return wide(self.have[name])
-
-    def get(self, name: str) -> Array | None:
-        return self[name] if name in self.have else None
-
-    def last(self, *names: str) -> Array:
-        return self[latest(self.have, *names)]
 
 
 Compute = Callable[[Problem, Arrays], "Array | None"]  # None: the step is given, or it has no answer

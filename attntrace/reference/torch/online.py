@@ -85,10 +85,14 @@ def rescale_part(p: Problem, a: Arrays) -> Tensor:
 
 
 def with_sink(p: Problem, a: Arrays) -> Tensor:
-    """The sum of these queries with the sink's share."""
+    """The sum of these queries with the sink's share: without a key it is exp(z + ∞).
+
+    That is put in, and not computed, since autograd would make a NaN of it, and one sink serves many rows.
+    """
     m, z = wide(final(p, a)["max"]), wide(a["sinks"])
-    z = z.view(-1, 1) if p.headed else z
-    return wide(final(p, a)["sum"]) + torch.exp(z - m)
+    empty = m.isneginf()
+    share = torch.exp((z.view(-1, 1) if p.headed else z) - m.masked_fill(empty, 0))
+    return torch.where(empty, torch.inf, wide(final(p, a)["sum"]) + share)
 
 
 def context(p: Problem, a: Arrays) -> Tensor:
